@@ -320,7 +320,7 @@ def _prompts(
 
 
 def disturbed_runs(found: Mapping[str, Any]) -> str:
-    """Which runs of a comparison were disturbed, each with its reasons; empty where none was."""
+    """The disturbed runs of a comparison with their reasons; empty if there are none."""
     runs = [f"{run['letter']} ({'; '.join(run['disturbed'])})" for run in found["runs"] if run["disturbed"]]
     return f"{' and '.join(runs)} {'were' if len(runs) > 1 else 'was'} disturbed" if runs else ""
 
@@ -335,7 +335,7 @@ def fewer_tokens(found: Mapping[str, Any], threshold: float) -> list[dict[str, A
         raise UsageError("--tpf compares greedy runs, and these were sampled; use --temperature 0 for both")
     judged = [row for row in found["rows"] if all(row["tokens_per_forward"])]
     if not judged:
-        raise UsageError("nothing was compared that has tokens per forward; leave --tpf out")
+        raise UsageError("cannot judge --tpf: no compared row has tokens per forward; leave --tpf out")
     return [row for row in judged if row["tokens_per_forward"][1] < threshold * row["tokens_per_forward"][0]]
 
 
@@ -350,12 +350,12 @@ def regressions(found: Mapping[str, Any], threshold: float, over_ar: bool = Fals
     name = "over_ar" if over_ar else "speedup"
     judged = [row for row in found["rows"] if row[name] is not None]
     if not judged and not over_ar:
-        raise UsageError("no answer is longer than a token, so --fail-under tells nothing; raise --max-new-tokens")
+        raise UsageError("cannot judge --fail-under: no answer is longer than one token; raise --max-new-tokens")
     if not judged:
-        raise UsageError("nothing was compared that has a speedup over an AR of its own; leave --over-ar out")
+        raise UsageError("cannot judge --over-ar: no compared row has a speedup over its own AR; leave --over-ar out")
     if any(row[name]["low"] is None for row in judged):
         raise UsageError(
-            f"{found['task']['prompts']} prompts are too few for an interval, so --fail-under tells nothing"
+            f"cannot judge --fail-under: {found['task']['prompts']} prompts are too few for an interval; raise --limit"
         )
     folders = {run["letter"]: run["folder"] for run in found["runs"]}
     apart = [row for row in judged if folders[row["run"]] != found["runs"][0]["folder"]]

@@ -71,7 +71,7 @@ DECODE = Measure(RequestRecord.decoding_s, lambda record: record.decoded_tokens)
 END_TO_END = Measure(RequestRecord.whole_s, lambda record: record.output_tokens)
 FIRST_TOKEN = Measure(RequestRecord.prefill_s, lambda record: 1.0)
 
-#: By the field of :class:`OverAr`.
+#: Field of :class:`OverAr` -> measure.
 MEASURES: Mapping[str, Measure] = {"speedup": DECODE, "e2e_speedup": END_TO_END, "ttft_speedup": FIRST_TOKEN}
 
 

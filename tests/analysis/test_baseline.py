@@ -34,8 +34,8 @@ def test_the_fastest_of_them_comes_first_and_its_interval_is_turned_over_with_th
         assert known(each.low) < each.ratio < known(each.high)
         assert each.ttft_ratio == 1.0
     assert (fast.fair, slow.fair) == (False, True)
-    result = fairness(found, [fast, slow])
-    assert result.startswith(f"ar is slower than fast:ar, {ratio_of(fast)}: a step of ar takes")
+    text = fairness(found, [fast, slow])
+    assert text.startswith(f"ar is slower than fast:ar, {ratio_of(fast)}: a step of ar takes")
 
 
 @pytest.mark.parametrize(("theirs", "fair"), [(7.5, False), (7.7, True), (9.0, True)])

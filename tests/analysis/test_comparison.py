@@ -139,7 +139,7 @@ def test_shared_engines_are_compared_by_their_shares(made: Callable[..., Path]) 
 
 
 @pytest.mark.parametrize(
-    ("change", "result"),
+    ("change", "expected"),
     [
         (lambda run: run["environment"].update(git_commit="f" * 40), "commit ffffffffffff"),
         (lambda run: run["environment"]["cpu"].update(model="Other CPU"), "processor Other CPU, not "),
@@ -151,9 +151,9 @@ def test_shared_engines_are_compared_by_their_shares(made: Callable[..., Path]) 
         (lambda run: run["methods"][1]["weights"].update(head="mine"), "jetspec drafts with other weights"),
     ],
 )
-def test_what_may_differ_is_said(made: Callable[..., Path], tmp_path: Path, change: runs.Change, result: str) -> None:
+def test_what_may_differ_is_said(made: Callable[..., Path], tmp_path: Path, change: runs.Change, expected: str) -> None:
     lines = compared(made("plain"), runs.derived(tmp_path / "other", None, change))["differs"]["B"]
-    assert any(line.startswith(result) for line in lines), lines
+    assert any(line.startswith(expected) for line in lines), lines
 
 
 @pytest.mark.parametrize(

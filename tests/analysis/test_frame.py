@@ -53,18 +53,18 @@ def test_rates_of_requests_that_shared_the_engine_count_their_share_of_it() -> N
     assert set(frame["concurrency"]) == {4}
     decoded = frame["output_tokens"] - 1
     assert (frame["decode_tok_s"] * frame["decode_share_s"]).tolist() == pytest.approx(decoded.tolist())
-    assert (frame["decode_share_s"] < frame["decode_s"]).all(), "or the two would not be distinguished"
+    assert (frame["decode_share_s"] < frame["decode_s"]).all(), "otherwise the two could not be distinguished"
     assert (frame["tpot_s"] * decoded).tolist() == pytest.approx(frame["decode_s"].tolist())
 
 
 def test_columns_are_typed_and_several_runs_are_one_table() -> None:
     frame = specbench.load(RUN)
     assert {name: str(frame[name].dtype) for name in REQUEST} == REQUEST
-    result = {
+    shown_text = {
         "prompt_id": "string", "peak_memory_bytes": "Int64", "output_tokens": "int64", "decode_tok_s": "float64",
         "correct": "boolean", "simulated": "bool",
     }  # fmt: skip
-    assert result.items() <= REQUEST.items()
+    assert shown_text.items() <= REQUEST.items()
     assert list(frame.columns)[: len(REQUEST)] == list(REQUEST)
     assert str(frame["option_block_size"].dtype) == "Int64"
     assert set(frame.loc[frame["method"] == "jacobi", "option_block_size"]) == {16}

@@ -25,13 +25,13 @@ from specbench.results.watch import WATCH, Look, Watch
 PROMPTS = 12
 
 
-def watch(count: int = 6, **result: Any) -> Watch:
+def watch(count: int = 6, **expected: Any) -> Watch:
     """Looks of four seconds at two cores, of which the run has nearly all; a list says a value for each."""
     quiet = {
         "seconds": 4.0, "cores": 2, "usable": 2, "own_cores": 1.9, "others_cores": 0.02, "stolen_cores": 0.0,
         "clock_mhz": 2300.0, "slowed": 0, "load": 2.0,
     }  # fmt: skip
-    every = [{**quiet, **{k: v[at] if isinstance(v, list) else v for k, v in result.items()}} for at in range(count)]
+    every = [{**quiet, **{k: v[at] if isinstance(v, list) else v for k, v in expected.items()}} for at in range(count)]
     return Watch(looks=[Look(segment=at, **one) for at, one in enumerate(every)])
 
 
@@ -82,18 +82,18 @@ def test_a_quiet_run_has_figures_and_no_reason() -> None:
     found = known(find_disturbance(AR, JF, watch=watch(), bandwidth=QUIET_MEMORY))
     assert found.reasons == []
     assert (found.watched_s, found.requests) == (24.0, PROMPTS)
-    reported = {name for name in LIMITS if getattr(found, name) is not None}
-    # The load counts only if nothing better was measured and there was no GPU.
-    assert reported == {*LIMITS} - {"load_share", "gpu_clock_fall", "throttled_share"}
+    measured = {name for name in LIMITS if getattr(found, name) is not None}
+    # The load counts only without better figures, and there was no GPU.
+    assert measured == {*LIMITS} - {"load_share", "gpu_clock_fall", "throttled_share"}
     assert known(found.others_share).value == pytest.approx(0.01)
     assert known(found.others_share).limit == 0.05
 
 
 @pytest.mark.parametrize(
-    ("change", "result"),
+    ("change", "expected"),
     [
         ({"watch": watch(others_cores=0.62)}, "other processes took 31% of the cores (limit 5%)"),
-        # Half a run next to one other process.
+        # Another process runs during half of the run.
         (
             {"watch": watch(others_cores=[0.9, 0.9, 0.9, 0.0, 0.0, 0.0])},
             "other processes took 22% of the cores (limit 5%)",
@@ -125,8 +125,8 @@ def test_a_quiet_run_has_figures_and_no_reason() -> None:
         ),
     ],
 )
-def test_each_figure_alone_marks_a_run(change: dict[str, Any], result: str) -> None:
-    assert reasons(**change) == [result]
+def test_each_figure_alone_marks_a_run(change: dict[str, Any], expected: str) -> None:
+    assert reasons(**change) == [expected]
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,9 @@ def test_neither_a_failed_row_nor_one_of_another_precision_is_the_fastest() -> N
     both = summed(run, records, engines=Engines(failed={"dead:ar": "it died"}))
     assert known(both.fastest).method == "pld"
     assert known(both.fastest).among == 2
-    result = finding(both)
-    assert "dead:ar" not in result
-    assert wording(result)
+    text = finding(both)
+    assert "dead:ar" not in text
+    assert wording(text)
 
 
 def test_of_one_row_beside_another_precision_the_choice_is_none() -> None:
@@ -112,8 +112,8 @@ def test_arrivals_of_an_engine_that_counts_in_all_or_not_at_all_are_no_forwards(
     for label in ("all:ar", "none:ar"):
         assert {at.tokens_per_forward for at in row_of(found, label).positions} == {None}
     written = {**run.model_dump(), "environment": {}}
-    (result,) = [line for line in notes(written, found) if line.startswith("none:ar:")]
-    assert "TPF" not in result
+    (text,) = [line for line in notes(written, found) if line.startswith("none:ar:")]
+    assert "TPF" not in text
 
 
 def test_context_of_an_engine_that_counts_in_all_is_that_of_its_arrivals() -> None:
@@ -121,7 +121,7 @@ def test_context_of_an_engine_that_counts_in_all_is_that_of_its_arrivals() -> No
         forwards={"e:ar": ForwardBytes(contexts=[0, 100], nbytes=[1, 101])},
         readings=[Reading(segment=0, threads=1, bytes_per_s=1.0)],
     )
-    # After a prompt of 5 and 0, then 4 tokens that were kept: 7 in the mean, a byte each and one more. So it is in
+    # After a prompt of 5, and 0, then 4 kept tokens: 7 in the mean, a byte each and one more. So it is in
     # each of 8 forwards over 8 s.
     assert memory.share("e:ar", [answer("e:ar", 0, [1, 4, 4], 8.0, forwards=8)]) == pytest.approx(8.0)
     assert memory.share("e:ar", [answer("e:ar", 0, [1, 4, 4], 8.0)]) == pytest.approx(8.0 * 2 / 8)

@@ -83,7 +83,7 @@ def likelihood(**more: Any) -> Callable[[Path], None]:
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "unfinished": (lambda f: (f / "DONE").unlink(), "is not finished; repeat its command"),
-    "no run": (lambda f: (f / "run.json").unlink(), "it has no run.json"),
+    "no run": (lambda f: (f / "run.json").unlink(), "is not a run folder"),
     "newer": (lambda f: content(f, "run.json", lambda c: c.update(schema_version=9)), "newer specbench"),
     "run.json cut off": (lambda f: (f / "run.json").write_text((f / "run.json").read_text()[:99]), "is damaged"),
     "summary of something else": (
@@ -118,13 +118,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "verdicts flipped": (verdicts(lambda line: line.update(passed=not line["passed"])), "passed of"),
     "verdict on another text": (
         verdicts(lambda line: line.update(answer="0123456789abcdef"), slice(1)),
-        "another answer than the one that verdicts.jsonl",
+        "is another answer than verdicts.jsonl is about",
     ),
     "verdict twice": (
         lambda f: (f / "verdicts.jsonl").write_text((f / "verdicts.jsonl").read_text() * 2),
-        "verdicts.jsonl line",
+        "a second verdict on one request",
     ),
-    "likelihood of a longer text": (likelihood(tokens=10**6), "another answer than the one that likelihoods.jsonl"),
+    "likelihood of a longer text": (likelihood(tokens=10**6), "is another answer than likelihoods.jsonl is about"),
     "negative token": (request(lambda line: line["output_ids"].__setitem__(0, -1)), "has a negative token id"),
     "latency below decoding": (
         request(lambda line: line.update(latency_s=line["decode_s"] / 2)),
@@ -147,13 +147,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_it_is_refused_by_name_in_one_line(sound: Path, tmp_path: Path, kind: str) -> None:
-    damage, result = DAMAGE[kind]
+    damage, shown_text = DAMAGE[kind]
     folder = tmp_path / "run"
     shutil.copytree(sound, folder)
     damage(folder)
     text = refusal(UsageError, read_whole, folder)
     assert str(folder) in text
-    assert result in text
+    assert shown_text in text
 
 
 def test_files_of_two_runs_in_one_folder_are_refused(sound: Path, tmp_path: Path) -> None:

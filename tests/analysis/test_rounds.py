@@ -23,7 +23,7 @@ def decode(ids: Sequence[int]) -> str:
 
 
 def scored() -> RequestRecord:
-    """Root 10; the drafter prefers 20 to 11 and, after 11, has 12 and a draft-only row that it is sure of."""
+    """Root 10; the drafter prefers 20 to 11; after 11 it has 12 and a draft-only row with a high score."""
     tree = TokenTree(
         [10, 20, 11, 12, 30, 31, 21, 13],
         [-1, 0, 0, 2, 2, 3, 1, 3],
@@ -37,7 +37,7 @@ def scored() -> RequestRecord:
 def test_a_worked_round() -> None:
     found = round_of(scored(), 1)
     assert [row.row for row in found.rows if row.accepted] == [0, 2, 3]
-    # 20 was liked better than 11; after 12 nothing that has a score was taken; the draft-only row is no one's pick.
+    # 20 has a better score than 11; after 12 no row with a score was accepted; draft-only rows are never a top pick.
     assert [row.row for row in found.rows if row.missed] == [1, 5]
     assert [row.depth for row in found.rows] == [0, 1, 1, 2, 2, 3, 2, 3]
     assert [row.path_score for row in found.rows] == [0.0, -0.25, -1.5, -2.0, -1.51, -4.0, -1.0, None]
@@ -45,7 +45,7 @@ def test_a_worked_round() -> None:
     assert (found.bonus_id, found.bonus, found.root, found.number, found.forwards) == (40, " 40", 0, 1, 2)
     assert [row.row for row in found.children[0]] == [2, 1]
     assert [row.row for row in found.children[2]] == [3, 4], "a draft-only row comes last"
-    assert [row.row for row in found.children[3]] == [5, 7], "one without a score after one that has"
+    assert [row.row for row in found.children[3]] == [5, 7], "rows without a score come last"
     assert round_of(scored(), 2).rows[0].text == " 40"
 
 
@@ -101,8 +101,8 @@ def test_the_telling_round() -> None:
     def step(root: int, right: int, wrong: int, *, branch: bool = True) -> runs.Taken:
         """``right`` accepted rows in a chain, and ``wrong`` others: under the root, or after the chain."""
         tokens = [root, *range(50, 50 + right), *[99] * wrong]
-        after = [0] * wrong if branch else range(right, right + wrong)
-        return TokenTree(tokens, [-1, *range(right), *after]), range(right + 1), root + 1
+        parents = [0] * wrong if branch else range(right, right + wrong)
+        return TokenTree(tokens, [-1, *range(right), *parents]), range(right + 1), root + 1
 
     def tells(*steps: runs.Taken) -> int | None:
         return telling_round(runs.traced_record(decode, steps[0][0].tokens[0], steps, budget=200))

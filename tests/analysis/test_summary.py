@@ -119,7 +119,7 @@ def test_speedup_over_ar_and_its_decomposition() -> None:
 
 
 def test_only_requests_of_both_are_compared_and_the_summary_says_incomplete() -> None:
-    slow = record("mine", 99, [1], 1000.0)  # no AR twin
+    slow = record("mine", 99, [1], 1000.0)  # without AR's request
     found = row([*both(), slow], "mine", prompts=9)
     assert found["speedup"]["value"] == pytest.approx(8 / 4.5)
     assert found["decode_tok_s"] == pytest.approx((8 * 8 + 1) / (8 * 4.5 + 1000))
@@ -317,7 +317,7 @@ def traced(number: int, *steps: Sequence[float]) -> RequestRecord:
 
 def test_phases_are_medians_over_all_steps_and_host_is_a_median_of_sums() -> None:
     # Two requests of unlike lengths; a step's numbers are those of PHASES: draft, build, forward, accept, commit,
-    # observe. The medians of the columns add up to 24; the steps next to their forward to 7, 11 and 30.
+    # observe. The medians of the columns add up to 24; the steps without their forward to 7, 11 and 30.
     mine = [traced(0, (1, 2, 10, 1, 2, 1), (9, 0, 12, 2, 0, 0)), traced(1, (0, 3, 50, 7, 10, 10))]
     found = row([record("ar", 0, [1], 1.0), *mine], "mine", prompts=2)["phases"]
     assert found == {
@@ -334,7 +334,7 @@ def test_without_a_trace_or_a_step_there_are_no_phases() -> None:
 
 
 def looked(number: int, watts: float | None, joules: float | None, **changes: Any) -> RequestRecord:
-    """A request of 9 tokens with what the GPU reported."""
+    """A request of 9 tokens with GPU data."""
     trace: dict[str, Any] = {
         "sm_clock_mhz": 1980 - 30 * number, "memory_clock_mhz": 3201, "temperature_c": 50 + number,
         "energy_j": joules, "power_w": watts, "throttled": [],

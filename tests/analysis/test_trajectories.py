@@ -88,8 +88,8 @@ def longest_path(tree: TokenTree, target: ToyTarget, output: list[int]) -> list[
     for row in range(1, len(tree)):
         above = paths.get(tree.parents[row])
         if above and (tree.accept is None or tree.accept[row]):
-            result = target([0], [*output, *(tree.tokens[at] for at in above[1:])])
-            if result == tree.tokens[row]:
+            text = target([0], [*output, *(tree.tokens[at] for at in above[1:])])
+            if text == tree.tokens[row]:
                 paths[row] = [*above, row]
     return max(paths.values(), key=len)
 

@@ -131,7 +131,7 @@ def test_published_rows_say_where_they_come_from_in_our_names() -> None:
         assert (row.accuracy is None) == (not row.metric)
         if "arXiv" in row.paper and "arxiv.org" in row.url:
             assert row.url.rpartition("/")[2] in row.paper, "the paper that it names"
-    # Only claims about a method in general, or from an answer to a review, have no model.
+    # Only general figures of a method, or from an answer to a review, have no model.
     untold = {row.id.partition("/")[0] for row in published_claims().claims if not row.model}
     assert untold == {"jf-text", "jf-abstract", "jf-submission"}
     methods, tasks = {row.method for row in published_claims().claims}, {row.task for row in published_claims().claims}

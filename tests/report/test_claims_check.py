@@ -17,7 +17,7 @@ from specbench.report.gathering import read_whole_run
 from specbench.results.request_schema import RequestRecord
 from specbench.results.schema import RunConfig, SamplingSpec
 
-# Of the run below: 24 tokens after the first in 8 forwards, 3.00 a forward; AR takes 24 forwards and 3 times as long.
+# The run below: 24 tokens after the first in 8 forwards, 3.00 per forward; AR takes 24 forwards and 3 times as long.
 CLAIM = """
 [parameters]
 "Qwen3-8B" = 7568405504
@@ -199,10 +199,10 @@ def test_ar_of_a_disturbed_run_is_not_compared_either(planted: Callable[..., Pat
 def test_a_model_of_its_size_is_compared_and_named_but_not_by_its_answers(planted: Callable[..., Path]) -> None:
     path = planted(model={"name": "config:llama-3-8b", "parameters": 8_030_261_248}, right=all_right)
     published = catalog(f"{FIGURES}, accuracy = 98.0")
-    result = "another model of its size: config:llama-3-8b, not Qwen3-8B"
+    shown_text = "another model of its size: config:llama-3-8b, not Qwen3-8B"
     for figure in ("TPF", "speedup"):
         found = one(path, published, figure)
-        assert (found.verdict, found.why) == ("repeated", (result,))
+        assert (found.verdict, found.why) == ("repeated", (shown_text,))
     score = one(path, published, "score")
     assert (score.verdict, score.why) == ("not comparable", ("model: config:llama-3-8b, not Qwen3-8B",))
     half = planted(model={"name": "config:other", "parameters": 4_000_000_000})

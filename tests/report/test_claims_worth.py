@@ -89,11 +89,11 @@ def test_differences_are_told_and_an_alias_is_its_base_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("printed", "low", "high", "result"),
+    ("printed", "low", "high", "expected"),
     [
         ("4.0", 3.9, 4.2, "the same"), ("4.0", 4.04, 4.2, "the same"), ("4.0", 4.06, 4.2, "higher here"),
         ("4.0", 3.0, 3.94, "lower here"), ("4", 3.0, 3.6, "the same"), ("4.00", 4.01, 4.2, "higher here"),
     ],
 )  # fmt: skip
-def test_tpf_is_compared_as_far_as_it_was_printed(printed: str, low: float, high: float, result: str) -> None:
-    assert same_tpf(claim(tpf=printed), low, high) == result
+def test_tpf_is_compared_as_far_as_it_was_printed(printed: str, low: float, high: float, expected: str) -> None:
+    assert same_tpf(claim(tpf=printed), low, high) == expected

@@ -24,11 +24,11 @@ from specbench.report.tables.comparison import comparison_report
 from specbench.report.tables.sweep import found, sentences, sweep_advice
 from specbench.results.request_schema import RequestRecord
 
-WHY = "AR's step drifted by 28% (limit 25%)"
+WHY = "AR's step time drifted by 28% (limit 25%)"
 
 
 def slow_at_first(records: list[RequestRecord], factor: float) -> list[RequestRecord]:
-    """The same with the first third slower, as next to something that ended then."""
+    """The same with a slower first third, as if other work ended then."""
     return [
         one.model_copy(
             update={
@@ -64,7 +64,7 @@ def made(out: Path, factor: float) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two runs that differ in nothing but what was with them."""
+    """Two runs that differ only in the other work on the machine."""
     return {name: made(tmp_path_factory.mktemp(name), factor) for name, factor in (("quiet", 1.0), ("loud", 1.28))}
 
 
@@ -91,11 +91,11 @@ def test_the_page_names_no_winner_and_colours_none(runs: dict[str, Path]) -> Non
     assert sorted(best.values()) == [("fast", "faster"), ("–", "unsure")]
     loud = next(run for run, (_, verdict) in best.items() if verdict == "unsure")
     task = section(page, "humaneval")
-    reported = {(row.run == loud, row.method): row.cells[4] for row in rows(task)}
-    assert {(cell.text, cell.tone) for (is_loud, _), cell in reported.items() if not is_loud} >= {
+    tones = {(row.run == loud, row.method): row.cells[4] for row in rows(task)}
+    assert {(cell.text, cell.tone) for (is_loud, _), cell in tones.items() if not is_loud} >= {
         ("faster", "good"), ("slower", "bad")
     }  # fmt: skip
-    assert {(cell.text, cell.tone) for (is_loud, method), cell in reported.items() if is_loud and method != "ar"} == {
+    assert {(cell.text, cell.tone) for (is_loud, method), cell in tones.items() if is_loud and method != "ar"} == {
         ("unsure: faster", ""), ("unsure: slower", ""), ("unsure: no difference shown", "")
     }  # fmt: skip
     (part,) = {row.part for row in rows(task) if row.run == loud}
@@ -108,7 +108,7 @@ def test_the_page_names_no_winner_and_colours_none(runs: dict[str, Path]) -> Non
     ]
     assert warned == [(f"Run {loud}", [f"Disturbed: {WHY}; verdicts are unsure."])]
     facts = {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in rows(section(page, "Environment"))}
-    assert sorted(facts["disturbed"]) == [WHY, "no, by AR's steps alone"]
+    assert sorted(facts["disturbed"]) == [WHY, "no, judged by AR's steps only"]
 
 
 def test_a_figure_has_one_interval_and_one_verdict_on_the_page(runs: dict[str, Path]) -> None:
@@ -166,9 +166,9 @@ RUN = {
 
 
 def test_a_sweep_beside_something_recommends_nothing() -> None:
-    reported = sweep_advice(RUN, pd.DataFrame([CELL]), [(1, 1.0)], "jf")
-    assert not reported["faster"]
-    assert reported["sentences"][-1].startswith(f"Disturbed: {WHY}; unsure whether it is faster than ar: repeat ")
+    advice = sweep_advice(RUN, pd.DataFrame([CELL]), [(1, 1.0)], "jf")
+    assert not advice["faster"]
+    assert advice["said"][-1].startswith(f"Disturbed: {WHY}; unsure whether it is faster than ar: repeat ")
     quiet = sweep_advice(RUN, pd.DataFrame([{**CELL, "disturbed": "", "verdict": "faster"}]), [(1, 1.0)], "jf")
     assert quiet["faster"]
     assert found(CELL) == "unsure: best"
@@ -181,9 +181,9 @@ def test_a_crossing_of_a_disturbed_concurrency_is_not_sure() -> None:
     disturbed = measured.assign(disturbed=["", WHY], verdict=["faster", "unsure: slower"])
     assert [each.sure for each in crossings(disturbed)] == [False]
     paying = busy("jf", {1: (1.4, 1.5, 1.6), 4: (1.2, 1.3, 1.4)})
-    for cells_, result in (
+    for cells_, shown_text in (
         (paying, "from 1 to 4."),
         (paying.assign(disturbed=["", WHY], verdict=["faster", "unsure: faster"]), "in part within noise."),
     ):
         words = " ".join(text.get_text() for text in crossing(cells_).texts)
-        assert result in " ".join(words.split())
+        assert shown_text in " ".join(words.split())

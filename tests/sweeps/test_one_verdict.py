@@ -100,7 +100,7 @@ def test_they_cannot_contradict_each_other(
     verdicts = {rows[label]["verdict"] for label in LABELS}
     assert (f"{UNSURE}faster than ar: " in ran) == (f"{UNSURE}faster" in verdicts)
     assert ("faster than ar: " in ran.replace(f"{UNSURE}faster", "")) == ("faster" in verdicts)
-    assert ("too few prompts to tell cells apart" in result) == (not fastest.told_apart)
+    assert ("too few prompts to distinguish configurations" in result) == (not fastest.told_apart)
     assert ("As good as the fastest" in ran) == (bool(near) and not made.summary.unsure)
 
 

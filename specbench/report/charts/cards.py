@@ -160,7 +160,7 @@ def session(curves: Mapping[str, Sequence[float]], window: int) -> Figure:
 
 
 def _curves(count: int, across: str) -> tuple[Figure, Axes]:
-    """A card for so many lines, with room for their names above."""
+    """A card for ``count`` lines, with space for their names above."""
     above = 10 + 18 * math.ceil(count / 3)
     figure, panel = _panel(190 + above, left=40, top=above, bottom=36)
     panel.set_xlabel(across)
@@ -168,7 +168,7 @@ def _curves(count: int, across: str) -> tuple[Figure, Axes]:
 
 
 def _heights(figure: Figure, panel: Axes, lines: Sequence[Any], top: float) -> Figure:
-    """The same card with its heights from 0 to ``top``, and the names of its lines."""
+    """Set the card's vertical axis from 0 to ``top``, and write the names of its lines."""
     panel.set_ylim(0, top)
     style.plain_ticks(panel, _from_zero(top, 4), which="y")
     _key(figure, lines)

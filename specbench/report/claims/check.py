@@ -237,12 +237,12 @@ def _trained_for(here: Setting) -> str | None:
 
 
 def _other_options(claim: Claim, spec: MethodSpec) -> dict[str, tuple[Any, Any]]:
-    """Options that the publication tells and that are others here: name -> ours and theirs."""
+    """Options that the publication gives and that differ from ours: name -> ours and theirs."""
     theirs = {name: float(value) if isinstance(value, Decimal) else value for name, value in claim.options.items()}
     return {name: (_option(spec, name), value) for name, value in theirs.items() if spec.options.get(name) != value}
 
 
 def _option(spec: MethodSpec, name: str) -> Any:
-    """A row's option in words; where it is not set, the weights of that name that the row drafted with."""
+    """A row's option; if it is not set, the name of the weights with which the row drafted."""
     value = spec.options.get(name)
     return spec.weights.get(name, "not set") if value is None else value

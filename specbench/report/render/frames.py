@@ -34,7 +34,7 @@ def export_tables(
     Args:
         out: a file; None is stdout.
         rows: what has a row of its own: a request, a method, or a method's window of the answer.
-        columns: these columns only; all of them where there are none.
+        columns: only these columns; empty: all.
     """
     if to not in EXPORT_FORMATS:
         raise unknown_name("format in --to", to, EXPORT_FORMATS)
@@ -68,7 +68,7 @@ _QUANTILE = re.compile(r"(.*?)_?p(\d{1,2})(_.*)?|(.*?)_?percentile(.*)")
 
 
 def _unknown_column(name: str, columns: Iterable[str]) -> UsageError:
-    """An error that names the column that was meant; a quantile is none, and is computed from a column."""
+    """An error that suggests the intended column, or how to compute a quantile from a column."""
     known = list(columns)
     words, quantile = "".join(each for each in name.lower() if each.isalnum()), _QUANTILE.fullmatch(name.lower())
     if quantile:

@@ -151,7 +151,7 @@ def prompt_supply(task: Mapping[str, Any]) -> PromptSupply:
 
 
 def more_prompts(needed: int, supply: PromptSupply | None) -> str:
-    """Advice to decode at least ``needed`` prompts, as far as there are so many."""
+    """Advice to decode at least ``needed`` prompts, or as many as the task has."""
     if supply is None or supply.prompts >= needed:
         return f"use --limit {needed} or more"
     return f"needs {needed} prompts; {supply.name} has {supply.prompts}"

@@ -65,7 +65,7 @@ def run_report(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Map
 
 
 def not_judged(found: Finished) -> list[str]:
-    """That no figure stands for quality: the task has no metric, and no judge rated the answers."""
+    """A line that quality is unknown: the task has no metric, and no judge rated the answers."""
     task = found.config.task
     if found.judged or found.config.simulated or task.metric:
         return []

@@ -1,4 +1,4 @@
-"""Rows far after the best: without a lead that every resample can tell, none of them is ruled out."""
+"""Rows far slower than the best are ruled out only if every resample has a lead for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_best_row_that_a_resample_can_leave_without_an_answer_rules_out_no_far
 
 
 def test_rows_that_tell_nothing_hide_no_row_that_is_ruled_out() -> None:
-    """Those that a resample can leave without an answer lead no one, and are led by no one."""
+    """Rows that a resample can leave without tokens are not compared with others."""
     unsure = {f"unsure {number}": row(1.5, 6, 5 + number) for number in range(3)}
     found = many({"fast": row(2.0), "slow": row(1.0, every=4), **unsure}, seed=0, draws=500)
     assert found.told_apart

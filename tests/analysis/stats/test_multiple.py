@@ -37,12 +37,12 @@ def test_further_rows_widen_an_interval_and_a_wild_one_widens_hardly_but_its_own
     first = next(iter(made))
     seconds, _ = made[first].denominator
     wild = replace_denominator(made[first], [second * 40 if at == 3 else second for at, second in enumerate(seconds)])
-    alongside = many({**made, "wild": wild}, seed=0).intervals
-    assert math.log(alongside["wild"].high / alongside["wild"].low) > 3 * math.log(
+    with_wild = many({**made, "wild": wild}, seed=0).intervals
+    assert math.log(with_wild["wild"].high / with_wild["wild"].low) > 3 * math.log(
         together[first].high / together[first].low
     )
     for label, interval in together.items():
-        assert math.log(alongside[label].high / alongside[label].low) < 1.15 * math.log(interval.high / interval.low)
+        assert math.log(with_wild[label].high / with_wild[label].low) < 1.15 * math.log(interval.high / interval.low)
 
 
 def replace_denominator(row: Paired, seconds: list[float]) -> Paired:
@@ -120,17 +120,17 @@ def test_false_winners_are_rare_and_the_best_is_kept() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("prompts", [20])
 def test_of_14_equal_rows_one_is_called_faster_in_at_most_5_percent_of_2000_experiments(prompts: int) -> None:
-    reported = best_of_many(Table([1.0] * 14), prompts, experiments=2_000)
-    assert reported.faster <= 0.05
-    assert reported.covered >= 0.95
+    results = best_of_many(Table([1.0] * 14), prompts, experiments=2_000)
+    assert results.faster <= 0.05
+    assert results.covered >= 0.95
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prompts", [20])
 def test_the_true_best_of_five_is_among_those_as_good_in_95_percent_of_2000_experiments(prompts: int) -> None:
-    reported = best_of_many(Table([1.02, 1.0, 1.0, 1.0, 1.0]), prompts, experiments=2_000)
-    assert reported.kept >= 0.95
-    assert reported.covered >= 0.95
+    results = best_of_many(Table([1.02, 1.0, 1.0, 1.0, 1.0]), prompts, experiments=2_000)
+    assert results.kept >= 0.95
+    assert results.covered >= 0.95
 
 
 ends = st.tuples(st.floats(0.1, 3), st.floats(0.0, 3)).map(lambda two: Interval(two[0], two[0] + two[1], 0.95))
@@ -138,10 +138,10 @@ ends = st.tuples(st.floats(0.1, 3), st.floats(0.0, 3)).map(lambda two: Interval(
 
 @given(own=st.none() | ends, among=st.none() | ends)
 def test_a_verdict_is_never_more_than_either_interval_says(own: Interval | None, among: Interval | None) -> None:
-    result, each = verdict(own, among), {verdict(interval) for interval in (own, among) if interval}
+    text, each = verdict(own, among), {verdict(interval) for interval in (own, among) if interval}
     if own is None:
-        assert result == "too few prompts"
+        assert text == "too few prompts"
     elif each in ({"faster"}, {"slower"}):
-        assert {result} == each
+        assert {text} == each
     else:
-        assert result == "no difference shown"
+        assert text == "no difference shown"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import scipy  # its stats are imported by anyone who asks for them
+import scipy  # scipy.stats is imported lazily
 from support.asserting import known
 from support.wording import wording
 

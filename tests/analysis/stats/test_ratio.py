@@ -188,14 +188,14 @@ def test_an_arm_without_tokens_has_no_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "result"),
+    ("low", "high", "expected"),
     [
         (1.01, 1.2, "faster"), (0.8, 0.99, "slower"), (0.99, 1.2, "no difference shown"),
         (1.0, 1.2, "no difference shown"), (0.8, 1.0, "no difference shown"),
     ],
 )  # fmt: skip
-def test_verdict_follows_the_interval_and_not_the_value(low: float, high: float, result: str) -> None:
-    assert verdict(Interval(low, high, 0.95)) == result
+def test_verdict_follows_the_interval_and_not_the_value(low: float, high: float, expected: str) -> None:
+    assert verdict(Interval(low, high, 0.95)) == expected
 
 
 def test_many_prompts_take_fewer_draws_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,8 @@ def test_equal_input_and_seed_give_equal_results_whatever_else_one_side_has() ->
 
 
 @pytest.mark.parametrize(
-    ("p_value", "detectable", "result"),
+    ("p_value", "detectable", "text"),
     [(0.001, 0.1, "different"), (0.02, 0.1, "no difference shown"), (0.001, None, "too few samples")],
 )
-def test_words(p_value: float, detectable: float | None, result: str) -> None:
-    assert TwoSample(p_value, 0.01, 5, detectable, 50).verdict == result
+def test_words(p_value: float, detectable: float | None, text: str) -> None:
+    assert TwoSample(p_value, 0.01, 5, detectable, 50).verdict == text

@@ -1,4 +1,4 @@
-"""What the two-sample test could have reported: by its own equation, and not by tokens that were seen once."""
+"""The detectable distance of the two-sample test solves its equation, and ignores tokens seen once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headline table: speedups over AR, verdicts with intervals only, lossy rows apart and never without quality."""
+"""The headline table: every row over AR, verdicts only with intervals, lossy rows last and never without quality."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def test_a_simulated_row_says_so_wherever_it_stands(tmp_path: Path) -> None:
 @pytest.mark.parametrize("finish", [True, False])
 def test_the_identity_holds_in_the_table_and_in_the_figure(tmp_path: Path, finish: bool) -> None:
     made = run(tmp_path, finish=finish)
-    after = {block.name: block for block in run_section(made).tables()}["decomposition"]
-    for row in after.rows:
+    decomposition = {block.name: block for block in run_section(made).tables()}["decomposition"]
+    for row in decomposition.rows:
         tpf, ratio, speedup = (cell.value for cell in row.cells[1:4])
         assert tpf is not None
         assert ratio is not None

@@ -1,4 +1,4 @@
-"""Throughput over a session on the page: the curve, and the table after it."""
+"""Throughput over a session on the page: the curve and its table."""
 
 from __future__ import annotations
 

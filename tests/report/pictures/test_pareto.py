@@ -40,7 +40,7 @@ def points(axes: Axes, label: str) -> list[tuple[float, float]]:
         ([1, 2, 3], [3, 2, 1], [True, True, True]),
         ([1, 2, 3], [1, 2, 3], [False, False, True]),
         ([1, 2, 2], [3, 1, 2], [True, False, True]),
-        ([2, 2], [1, 1], [True, True]),  # twins: neither is better
+        ([2, 2], [1, 1], [True, True]),  # equal points: neither is better
         ([1, 2], [5, 5], [False, True]),
         ([], [], []),
     ],

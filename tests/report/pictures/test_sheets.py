@@ -22,7 +22,7 @@ WORDS = ["def", " a$b$", "x\ny", " b):", "\u202egnp.", "<script>", " 漢字", "\
 
 
 def record(words: Sequence[str] = WORDS) -> RequestRecord:
-    def result(ids: Sequence[int]) -> str:
+    def shown_text(ids: Sequence[int]) -> str:
         return "".join(words[i] for i in ids)
 
     tree = TokenTree(
@@ -30,7 +30,7 @@ def record(words: Sequence[str] = WORDS) -> RequestRecord:
         ["", "head", "head", "a\u202eb$", "head", "window"], [None, -0.5, -0.25, -0.125, -3.0, None],
     )  # fmt: skip
     chain = TokenTree.chain([3, 4, 9, 8], origins=["", "guess", "guess", "noise"])
-    return runs.traced_record(result, 0, [(tree, [0, 1, 2], 3), (chain, [0, 1], 5)], budget=6)
+    return runs.traced_record(shown_text, 0, [(tree, [0, 1, 2], 3), (chain, [0, 1], 5)], budget=6)
 
 
 def texts(svg: str) -> list[str]:
@@ -39,20 +39,20 @@ def texts(svg: str) -> list[str]:
 
 
 def test_a_trajectory_has_every_token_with_its_sign() -> None:
-    result = texts(trajectory_svg(trajectory(record()), "t"))
-    assert wording(result[0])
+    shown_text = texts(trajectory_svg(trajectory(record()), "t"))
+    assert wording(shown_text[0])
     for cell in ("»def", "✓ a$b$", "✓x\\ny", "» b):", "✓\\u202e…", "✗&amp;"):
-        assert cell in result
-    assert {"accepted", "stationary", "misplaced", "+3", "forward"} <= {*result}
+        assert cell in shown_text
+    assert {"accepted", "stationary", "misplaced", "+3", "forward"} <= {*shown_text}
 
 
 def test_a_round_has_its_tokens_scores_and_origins() -> None:
-    result = texts(round_svg(round_of(record(), 1), "r"))
+    shown_text = texts(round_svg(round_of(record(), 1), "r"))
     for cell in ("»def", "✓ a$b$", "✓x\\ny", "+ b):", "▸<script>", "✗ 漢字", "◇\\x1b[31m", "61%", "78%", "88%", "5%"):
-        assert cell in result
-    assert {"head", "window", "a\\u202eb$", "top pick not accepted"} <= {*result}
+        assert cell in shown_text
+    assert {"head", "window", "a\\u202eb$", "top pick not accepted"} <= {*shown_text}
     untitled = texts(round_svg(round_of(record(), 1), "r", titled=False))
-    assert len(untitled) == len(result) - 1
+    assert len(untitled) == len(shown_text) - 1
 
 
 @settings(max_examples=12, deadline=None)

@@ -68,7 +68,7 @@ def test_another_text_is_said_with_the_speed(tmp_path: Path) -> None:
 def test_no_method_wins_without_an_interval(tmp_path: Path) -> None:
     _, lines = shown(made(tmp_path, {"pld": 2.0}, prompts=4))
     assert "no method is shown to be faster" in lines[0]
-    assert "no interval: 4 prompts, it takes 6" in lines[1]
+    assert "no interval: 4 prompts, it needs 6" in lines[1]
 
 
 def test_a_disturbed_run_says_so_first(tmp_path: Path) -> None:

@@ -36,32 +36,32 @@ def _printed(found: Race, columns: int, *, terminal: bool = False, speed: float 
 
 @pytest.mark.parametrize("columns", [40, 80, 140])
 def test_without_a_terminal_it_is_a_table_and_the_answers(found: Race, columns: int) -> None:
-    result, waited = _printed(found, columns)
+    text, waited = _printed(found, columns)
     assert waited == []
-    assert max(map(len, result.splitlines())) <= columns
-    assert all(line.isprintable() for line in result.splitlines())
-    assert "7.50 s" in result
+    assert max(map(len, text.splitlines())) <= columns
+    assert all(line.isprintable() for line in text.splitlines())
+    assert "7.50 s" in text
     if columns >= 80:
-        assert wording(result)
-        assert "· 1.8 tok/s" in result
-    assert "\\x1b[31m" in result
-    assert "\\u202e" in result
-    assert "<b>four</b>" in result
+        assert wording(text)
+        assert "· 1.8 tok/s" in text
+    assert "\\x1b[31m" in text
+    assert "\\u202e" in text
+    assert "<b>four</b>" in text
 
 
 @pytest.mark.parametrize(("speed", "seconds"), [(1.0, 7.5), (3.0, 2.5)])
 def test_in_a_terminal_it_takes_its_time(found: Race, speed: float, seconds: float) -> None:
-    result, waited = _printed(found, 80, terminal=True, speed=speed)
+    text, waited = _printed(found, 80, terminal=True, speed=speed)
     assert sum(waited) == pytest.approx(seconds, abs=0.06)
-    assert "\x1b[31m" not in result.replace("\\x1b[31m", ""), "what a model wrote moves no colours"
-    assert ("3 times real speed" in result) == (speed == 3.0)
+    assert "\x1b[31m" not in text.replace("\\x1b[31m", ""), "what a model wrote moves no colours"
+    assert ("3 times real speed" in text) == (speed == 3.0)
 
 
 def test_at_a_moment_only_what_had_come_is_seen(found: Race) -> None:
     file = io.StringIO()
     Console(file=file, width=80, height=30).print(Standing(found, 1.6))
-    result = file.getvalue()
-    assert "One two" in result
-    assert result.count("three") == 1, "pld has it, ar has not"
-    assert "four" not in result
-    assert wording(result)
+    text = file.getvalue()
+    assert "One two" in text
+    assert text.count("three") == 1, "pld has it, ar has not"
+    assert "four" not in text
+    assert wording(text)

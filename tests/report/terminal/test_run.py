@@ -1,4 +1,4 @@
-"""Notes below the headline table: lossiness, simulated figures, and how noisy the run was."""
+"""The sentences below the headline table: verdicts, detectable differences, and the noise of the run."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ def saying(read: ReadRun, **row: Any) -> RunSummary:
     return RunSummary.model_validate(content)
 
 
-def reported(read: ReadRun, **row: Any) -> list[str]:
+def noted(read: ReadRun, **row: Any) -> list[str]:
     """The sentences where the method's row says so."""
     return notes(read.run, saying(read, **row))
 
 
-def ratio(value: float, low: float | None, high: float | None, result: str, **more: Any) -> dict[str, Any]:
-    return {"value": value, "low": low, "high": high, "verdict": result, **more}
+def ratio(value: float, low: float | None, high: float | None, shown_text: str, **more: Any) -> dict[str, Any]:
+    return {"value": value, "low": low, "high": high, "verdict": shown_text, **more}
 
 
 def test_a_speedup_is_taken_apart_and_spread_over_prompts(read: ReadRun) -> None:
     speedup = known(read.summary.rows[1].speedup)
     each = known(speedup.per_prompt)
-    (result,) = [line for line in reported(read) if line.startswith("jetspec: ")][-1:]
-    assert result.startswith(f"jetspec: {speedup.verdict}; {speedup.value:.2f} = ")
-    assert all(part in result for part in (f"{each.median:.2f}", f"{each.geometric_mean:.2f}"))
+    (shown_text,) = [line for line in noted(read) if line.startswith("jetspec: ")][-1:]
+    assert shown_text.startswith(f"jetspec: {speedup.verdict}; {speedup.value:.2f} = ")
+    assert all(part in shown_text for part in (f"{each.median:.2f}", f"{each.geometric_mean:.2f}"))
 
 
 def rated(exact: int, tie: int, lossy: int) -> dict[str, Any]:
     counts = {"exact": exact, "numeric-tie": tie, "lossy": lossy}
     rates = {grade: {"count": count, "of": 12, "low": 0.25, "high": 0.75} for grade, count in counts.items()}
-    result = "lossy" if lossy else "numeric-tie" if tie else "exact"
-    return {"verdict": result, "exact": exact, "numeric_tie": tie, "lossy": lossy, "rates": rates}
+    shown_text = "lossy" if lossy else "numeric-tie" if tie else "exact"
+    return {"verdict": shown_text, "exact": exact, "numeric_tie": tie, "lossy": lossy, "rates": rates}
 
 
 @pytest.mark.parametrize("columns", [80, 140])

@@ -128,9 +128,9 @@ def test_only_the_fastest_cells_are_in_the_table_of_each_concurrency() -> None:
     assert re.search(r"^ar ", text, re.MULTILINE)
     busy = [{**row, "concurrency": 8} for row in FEW]
     text = shown([*FEW, *busy], 140)
-    assert text.index("Concurrency 1") < text.index("Best of 2 cells: jf n=32")
-    assert text.index("Best of 2 cells: jf n=32") < text.index("Concurrency 8")
-    assert text.index("Concurrency 8") < text.rindex("Best of 2 cells: jf n=32")
+    assert text.index("Concurrency 1") < text.index("Best of 2 configurations: jf n=32")
+    assert text.index("Best of 2 configurations: jf n=32") < text.index("Concurrency 8")
+    assert text.index("Concurrency 8") < text.rindex("Best of 2 configurations: jf n=32")
     lines = shown(FEW, 140).splitlines()
     (line,) = [line for line in lines if line.startswith("jf n=32")]
     assert line.rstrip().endswith("best")

@@ -32,10 +32,10 @@ def record(words: Sequence[str] = WORDS) -> RequestRecord:
     last = TokenTree.chain([4, 5, 6], origins="lookup")
     steps = [(chain, [0], 1), (tree, [0, 1, 2], 4), (last, [0, 1, 2], 11)]
 
-    def result(ids: Sequence[int]) -> str:
+    def shown_text(ids: Sequence[int]) -> str:
         return "".join(words[i] for i in ids)
 
-    return runs.traced_record(result, 0, steps, budget=8, method="jf", prompt="HumanEval/0")
+    return runs.traced_record(shown_text, 0, steps, budget=8, method="jf", prompt="HumanEval/0")
 
 
 def printed(made: RenderableType, columns: int, **terminal: object) -> str:
@@ -96,8 +96,8 @@ def views(made: RequestRecord) -> list[RenderableType]:
 @given(st.lists(st.text(max_size=12), min_size=len(WORDS), max_size=len(WORDS)), st.integers(20, 160))
 def test_no_text_reaches_the_terminal_as_anything_but_text(words: list[str], columns: int) -> None:
     for view in views(record(words)):
-        result = printed(view, columns)
-        assert all(cell_len(line) <= columns for line in result.splitlines())
+        shown_text = printed(view, columns)
+        assert all(cell_len(line) <= columns for line in shown_text.splitlines())
         assert not [
-            one for one in result if one != "\n" and unicodedata.category(one) in ("Cc", "Cf", "Cs", "Co", "Zl")
+            one for one in shown_text if one != "\n" and unicodedata.category(one) in ("Cc", "Cf", "Cs", "Co", "Zl")
         ]
