@@ -27,22 +27,22 @@ LAPTOP = ["analysis", "common", "decoding", "evals", "hardware", "planning", "re
 #: Lines of each room. What adds a capability may raise a budget, and says why in its commit.
 BUDGETS = {
     "analysis": 4650,
-    "backends": 2400,
+    "backends": 2450,
     "cli": 3100,
     "common": 2950,
-    "decoding": 1800,
-    "engine": 9950,
+    "decoding": 1850,
+    "engine": 10000,
     "evals": 5150,
     "hardware": 1700,
-    "models": 3500,
+    "models": 3600,
     "planning": 1550,
     "profiling": 1100,
-    "quality": 800,
+    "quality": 850,
     "report": 9200,
-    "results": 2600,
+    "results": 2750,
     "runner": 4350,
     "sweeps": 2550,
-    "training": 5700,
+    "training": 5900,
 }
 
 # Every module and every name of a door; the sandbox's child finds its neighbours by bare names, as it is run.
