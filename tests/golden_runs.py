@@ -21,7 +21,7 @@ _TEXTS = [
 
 def write(out: Path) -> list[Path]:
     """Writes the runs; equal calls write equal files."""
-    return [_code(out), _lossy(out), _chat(out), _lottery(out), _unfinished(out)]
+    return [_code(out), _lossy(out), _chat(out), _simulated(out), _unfinished(out)]
 
 
 def _code(out: Path) -> Path:
@@ -88,7 +88,7 @@ def _rating(judge: JudgeSpec, one: RequestRecord, at: int) -> Judgment:
     )  # fmt: skip
 
 
-def _lottery(out: Path) -> Path:
+def _simulated(out: Path) -> Path:
     """Dummy weights with simulated acceptance."""
     records = [*answers("ar", 8, target_forwards=24, decode_s=1.0), *answers("jf", 8, target_forwards=6, decode_s=0.25)]
     made = runs.run_config(["jf"], 8, lot=["jf"])

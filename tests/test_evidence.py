@@ -83,7 +83,7 @@ def measured(place: Path, **speedups: tuple[float, float, float] | None) -> Path
     return place
 
 
-def test_a_repetition_stands_beside_what_is_linked_and_links_nothing(
+def test_a_repetition_stands_next_to_what_is_linked_and_links_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page, asked = made(tmp_path), list[str]()

@@ -54,7 +54,7 @@ def test_the_device_does_nothing_and_the_host_all(model: Any, rows: int, sequenc
     assert model.config._attn_implementation != "specbench"
 
 
-def test_real_steps_are_told_by_their_phases(model: Any) -> None:
+def test_real_steps_are_known_by_their_phases(model: Any) -> None:
     found = host_step.Real(model, "pld", 2).measure()
     assert tuple(found) == (*host_step.PHASES, "forward")
     assert found["forward"] > found["draft"] > 0

@@ -125,7 +125,7 @@ def over_positions(pairs: Pairs) -> list[AtPosition]:
         inside = partial(_tokens_in, window=window, shared=pairs.shared)
         mine = [record for record in pairs.mine if inside(record)]
         tokens = sum(map(inside, mine))
-        apart = all(record.forwards_told_apart for record in mine)  # otherwise arrivals are not forwards
+        apart = all(record.forwards_distinct for record in mine)  # otherwise arrivals are not forwards
         forwards = sum(positions.forwards(record, window) for record in mine) if apart else None
         found.append(
             AtPosition(
@@ -203,7 +203,7 @@ def groups(baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestReco
 
 def _mean_accepted(records: Sequence[RequestRecord]) -> float | None:
     """Mean accepted tokens over forwards, including the prefill; None if an engine does not report single forwards."""
-    if not all(record.forwards_told_apart for record in records):
+    if not all(record.forwards_distinct for record in records):
         return None
     return mean([record.first_tokens for record in records] + [kept for r in records for kept in r.accepted_lengths])
 

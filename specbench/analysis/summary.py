@@ -224,11 +224,11 @@ def fastest_of(rows: Sequence[MethodSummary], found: Many | None) -> Fastest | N
         real = [row for row in held if not (row.simulated or row.again or row.failed)]
         if len(real) != 1:
             return None
-        label, as_good, told_apart, among_them = real[0].method, [real[0].method], True, 1
+        label, as_good, conclusive, among_them = real[0].method, [real[0].method], True, 1
     elif found.best is None:
         return None
     else:
-        label, as_good, told_apart, among_them = found.best, list(found.as_good), found.told_apart, found.rows
+        label, as_good, conclusive, among_them = found.best, list(found.as_good), found.conclusive, found.rows
     speedup = by_label[label].speedup
     if speedup is None:
         return None
@@ -240,7 +240,7 @@ def fastest_of(rows: Sequence[MethodSummary], found: Many | None) -> Fastest | N
         high=end.high,
         verdict=speedup.verdict,
         as_good=as_good,
-        told_apart=told_apart,
+        conclusive=conclusive,
     )
 
 

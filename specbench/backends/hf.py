@@ -77,7 +77,7 @@ class Backend(protocol.Backend):
     }
 
     _assistant: Any = None
-    _told = EngineCounters()
+    _counters = EngineCounters()
 
     @classmethod
     def version(cls, options: Any) -> str:
@@ -121,12 +121,12 @@ class Backend(protocol.Backend):
         steps = self._generate(question)
         with_draft = sum(1 for drafted in steps.drafted if drafted)
         own = {"matches_per_step": steps.matched / with_draft} if with_draft else {}
-        self._told = EngineCounters(draft_tokens=sum(steps.drafted), accepted_tokens=steps.matched, own=own)
+        self._counters = EngineCounters(draft_tokens=sum(steps.drafted), accepted_tokens=steps.matched, own=own)
         for at_ns, ids in zip(steps.at_ns[1:], steps.ids[1:], strict=True):  # the first put is the prompt
             yield Arrival(at_ns, ids)
 
     def counters(self) -> EngineCounters:
-        return self._told
+        return self._counters
 
     def close(self) -> None:
         self._assistant = None

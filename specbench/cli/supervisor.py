@@ -53,7 +53,7 @@ def supervise() -> int | None:
         parent = os.getpid()
         child = os.fork()
         if child == 0:
-            _never_left_behind(parent)
+            _end_with_parent(parent)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             _tell(gone)
             return None
@@ -128,7 +128,7 @@ def _where(found: heartbeat.Reading) -> str:
     return heartbeat.WORDS[found.at]
 
 
-def _never_left_behind(parent: int) -> None:
+def _end_with_parent(parent: int) -> None:
     """Let the child end with its parent."""
     if sys.platform == "linux":
         import ctypes  # slow to import, like the others here

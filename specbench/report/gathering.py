@@ -71,7 +71,7 @@ class Tally:
         self.requests += 1
         self.tokens += record.output_tokens
         self.forwards += record.target_forwards
-        if record.forwards_told_apart:
+        if record.forwards_distinct:
             self.accepted_lengths.update(record.accepted_lengths)
         self.costs[record.prompt_id] = self.costs.get(record.prompt_id, Cost()).with_(record)
 

@@ -188,7 +188,7 @@ class RequestRecord(Record):
         return self.output_tokens - self.first_tokens
 
     @property
-    def forwards_told_apart(self) -> bool:
+    def forwards_distinct(self) -> bool:
         """Whether ``accepted_lengths`` has one entry per target forward: always true for our engine."""
         return len(self.accepted_lengths) == self.target_forwards
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from specbench.results.columns import NO_COLUMN, SPARSE, named_columns
 from specbench.results.engine_facts import EngineFacts
@@ -232,7 +232,7 @@ class Fastest(Part):
     Attributes:
         low, high: interval of its speedup that accounts for choosing the best of ``among`` rows; None if there is none.
         as_good: rows that are as fast as the best within noise, the best itself first.
-        told_apart: whether there were enough prompts to rule out any row.
+        conclusive: whether there were enough prompts to rule out any row.
     """
 
     method: str
@@ -241,7 +241,7 @@ class Fastest(Part):
     high: float | None = None
     verdict: str
     as_good: list[str]
-    told_apart: bool
+    conclusive: bool = Field(validation_alias=AliasChoices("conclusive", "told_apart"))  # its older name
 
 
 class Threshold(Part):

@@ -258,7 +258,7 @@ class _Part:
         found = SweepFindings(
             stopped=dict(search.stopped),
             best=together.best,
-            within_noise=list(together.as_good) if together.told_apart else [],
+            within_noise=list(together.as_good) if together.conclusive else [],
         )
         fastest = None if summary.unsure else fastest_of(summary.rows, together)
         self.folder.finish(summary.model_copy(update={"complete": True, "sweep": found, "fastest": fastest}))

@@ -116,7 +116,7 @@ def expand(
         if axis.label and axis.label not in labels:
             raise unknown_name("method in --grid (it must be in --method)", axis.label, labels)
     swept = {label: _own(label, name, mine[label], of_methods) for label, name in labels.items() if name != BASELINE}
-    raw = {label: _beside(labels[label], settings[label], mine[label], swept.get(label, {})) for label in labels}
+    raw = {label: _without_swept(labels[label], settings[label], mine[label], swept.get(label, {})) for label in labels}
     if not swept:
         raise UsageError(
             f"nothing to sweep but {BASELINE}, which runs with every configuration; name a --method that drafts"
@@ -175,7 +175,9 @@ def _own(label: str, name: str, fixed: Mapping[str, Any], axes: Sequence[Axis]) 
     return {found_option: found[found_option] for axis in axes for found_option in found if found[found_option] is axis}
 
 
-def _beside(name: str, fixed: Mapping[str, Any], mine: Mapping[str, Any], swept: Mapping[str, Axis]) -> dict[str, Any]:
+def _without_swept(
+    name: str, fixed: Mapping[str, Any], mine: Mapping[str, Any], swept: Mapping[str, Axis]
+) -> dict[str, Any]:
     """The fixed settings, without defaults that swept options replace."""
     known = _options(name)
     return {

@@ -147,7 +147,7 @@ def _rows(
                     **_figures(label, records, measured, read, concurrency, times),
                     **_said(label, measured, together, unsure=bool(disturbed)),
                     "best": label == together.best or (name != "tuning" and label == found.best),
-                    "within_noise": together.told_apart and label in together.as_good,
+                    "within_noise": together.conclusive and label in together.as_good,
                     "stopped": found.stopped.get(label, ""),
                     "disturbed": disturbed,
                     "memory": bandwidth_line(read.summary),

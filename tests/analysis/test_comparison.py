@@ -44,7 +44,7 @@ def row(found: dict[str, Any], label: str, run: str = "B") -> dict[str, Any]:
     return next(row for row in found["rows"] if (row["run"], row["methods"][1]) == (run, label))
 
 
-def test_a_planted_slow_down_of_5_percent_is_told_and_only_a_proven_one_counts(made: Callable[..., Path]) -> None:
+def test_a_slow_down_of_5_percent_is_found_and_only_a_proven_one_counts(made: Callable[..., Path]) -> None:
     first, again = made("first", noisy(1)), made("another", noisy(8))
     slower = made("slower", noisy(3, {"jetspec": 1.05}))
     same, other = compared(first, again), compared(first, slower)

@@ -41,5 +41,5 @@ CAPTURED = {"graphs": 14, "capture_s": 2.07, "capture_bytes": 310 << 20}
         ({}, ""),
     ],
 )
-def test_what_there_is_is_told_and_what_is_not_is_left_out(report: dict[str, Any], line: str) -> None:
+def test_known_facts_are_printed_and_unknown_ones_left_out(report: dict[str, Any], line: str) -> None:
     assert engine_line(report) == line

@@ -147,7 +147,7 @@ def test_each_figure_alone_marks_a_run(change: dict[str, Any], expected: str) ->
         {"baseline": gpu(AR, 1), "others": gpu(JF, 0), "on_gpu": True},
     ],
 )
-def test_what_keeps_its_limit_or_is_not_told_marks_nothing(change: dict[str, Any]) -> None:
+def test_what_keeps_its_limit_or_is_unmeasured_marks_nothing(change: dict[str, Any]) -> None:
     assert reasons(**change) == []
 
 

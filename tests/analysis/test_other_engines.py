@@ -73,7 +73,7 @@ def test_neither_a_failed_row_nor_one_of_another_precision_is_the_fastest() -> N
     assert wording(text)
 
 
-def test_of_one_row_beside_another_precision_the_choice_is_none() -> None:
+def test_rows_of_different_precisions_are_not_chosen_between() -> None:
     run = engine_config(spec("half:ar", dtype="bfloat16"))
     found = summed(run, [*engine_answers("ar", NINE, 8.0), *engine_answers("half:ar", NINE, 1.0)])
     assert row_of(found, "half:ar").speedup is not None
@@ -84,7 +84,7 @@ def test_of_one_row_beside_another_precision_the_choice_is_none() -> None:
     assert found.fastest.method == "pld"
 
 
-def test_tokens_of_the_first_arrival_are_decoded_by_nobody() -> None:
+def test_tokens_of_the_first_arrival_are_not_decoded() -> None:
     run = engine_config(spec("e:spec"))
     found = summed(run, [*engine_answers("ar", NINE, 8.0), *engine_answers("e:spec", [5, 2, 2], 8.0)])
     row = row_of(found, "e:spec")

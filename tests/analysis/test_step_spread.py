@@ -173,7 +173,7 @@ def test_with_slots_to_fill_a_share_of_full_slots_counts() -> None:
 
 
 @pytest.mark.parametrize(("run", "is_marked"), [("20261124T160049Z-ar+ar-2-humaneval-9f60aa24", False)])
-def test_real_runs_are_told_apart(run: str, is_marked: bool) -> None:
+def test_real_runs_are_distinguished(run: str, is_marked: bool) -> None:
     found = step_spread([one.untraced() for one in RunFolder.load(RESULTS / run).records() if one.method == "ar"])
     assert found is not None
     assert marked(found) is is_marked

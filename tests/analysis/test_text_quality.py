@@ -132,7 +132,7 @@ def test_nothing_is_left_where_every_prompt_loops() -> None:
     assert (found.prompts, found.dropped, found.speedup, found.tokens_per_forward) == (0, 8, None, None)
 
 
-def test_of_a_lottery_there_is_no_text() -> None:
+def test_simulated_acceptance_has_no_text() -> None:
     records = [*answers("ar", 2, decode_s=1.0), *answers("jf", 2, decode_s=1.0)]
     ar, jf = summarise(RunContents(run_config(["jf"], 2, lot=["jf"]), records)).rows
     assert jf.text is None

@@ -8,7 +8,7 @@ from support import decoders
 from specbench.analysis.figures import method_figures
 
 
-def test_forwards_that_nobody_counted_make_no_figure() -> None:
+def test_uncounted_forwards_make_no_figure() -> None:
     runner = decoders.runner(decoders.ToyEngine(decoders.Clock(), fixed=1_000))
     long, short = runner.segment(decoders.toy(), [decoders.request(1, 4), decoders.request(2, 1)])
     assert (long.decoded_tokens, short.decoded_tokens) == (3, 0)

@@ -73,7 +73,7 @@ def replayed(events: list[dict[str, Any]], budget: int) -> tuple[list[Arrival], 
     # What the server that sent them wrote into its log: 1 + accepted / verified, counted by itself.
     [("ar", 5, None), ("ngram-simple", 15, 3.93), ("ngram-mod", 7, 8.43), ("mixed", 46, 5.25)],
 )
-def test_recorded_streams_are_told_apart_into_forwards(name: str, forwards: int, mean_len: float | None) -> None:
+def test_recorded_streams_are_split_into_forwards(name: str, forwards: int, mean_len: float | None) -> None:
     events = STREAMS[name]
     sent = [each for event in events for each in event["tokens"]]
     arrivals, steps = replayed(events, len(sent))
@@ -257,7 +257,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(file)
 
 
-def test_it_is_started_with_what_decides_its_speed_and_leaves_nothing_behind(program: str) -> None:
+def test_it_is_started_with_what_decides_its_speed_and_leaves_no_process(program: str) -> None:
     engine = backend("llama.cpp:ngram-simple", server=program, size_n=3, server_args="--load-mode none")
     assert engine.version(engine.options) == "0.0.0-fake (build 7, commit abc)"
     facts = engine.start()
@@ -287,7 +287,7 @@ def test_it_is_started_with_what_decides_its_speed_and_leaves_nothing_behind(pro
         ("", {"server_args": "'"}),
     ],
 )
-def test_one_that_does_not_start_says_why_and_leaves_nothing_behind(
+def test_one_that_does_not_start_says_why_and_leaves_no_process(
     program: str, monkeypatch: pytest.MonkeyPatch, behaviour: str, options: Any
 ) -> None:
     monkeypatch.setenv("FAKE_LLAMA", behaviour)

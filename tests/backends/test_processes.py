@@ -65,7 +65,7 @@ def test_what_cannot_be_started_is_a_fault(command: str) -> None:
         Child([command])
 
 
-def test_an_end_by_itself_is_told_with_its_last_words() -> None:
+def test_an_engine_that_ends_is_reported_with_its_last_words() -> None:
     child = python("print('first'); print('\\x1b[31mno\\x07 such\\r file\\x1b[0m\\n\\n'); raise SystemExit(5)")
     assert wording(str(child.died()))
     child.close()

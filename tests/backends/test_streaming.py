@@ -129,7 +129,7 @@ def test_closing_the_iterator_closes_the_connection() -> None:
         assert server.left.wait(10)
 
 
-def test_nobody_listens() -> None:
+def test_no_server_listens() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -46,9 +46,7 @@ def test_both_are_decoded_and_each_row_is_held_against_both(run: tuple[Any, Path
     assert rows[BASE]["again"] is None, "it is no second row of ar: its weights are others"
 
 
-def test_the_base_answers_as_alone_and_nobody_calls_that_a_loss(
-    run: Any, cli: Any, adapter: Path, tmp_path: Path
-) -> None:
+def test_the_base_answers_as_alone_and_that_is_no_loss(run: Any, cli: Any, adapter: Path, tmp_path: Path) -> None:
     _, folder = run
     records = runs.requests_on_disk(folder)
     mine = {record["prompt_id"]: record["output_ids"] for record in records if record["method"] == BASE}

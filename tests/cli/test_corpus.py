@@ -37,7 +37,7 @@ TINY = ("run", "--model", "config:tiny", "--limit", 3, "--max-new-tokens", 48, "
 WARNED = "of its answers stand word for word in what it drafts from"
 
 
-def test_a_corpus_of_the_targets_own_answers_is_told_of(cli: Any, tmp_path: Path) -> None:
+def test_a_corpus_of_the_targets_own_answers_is_reported(cli: Any, tmp_path: Path) -> None:
     plain: Path = cli.made(tmp_path / "plain", *TINY, "--method", "ar")
     answers = plain / "requests.jsonl"
     other = tmp_path / "other.txt"

@@ -37,7 +37,7 @@ def test_a_short_run_waits_for_no_build(monkeypatch: pytest.MonkeyPatch, tmp_pat
     layer_backend.build_layers(few, lambda line: pytest.fail(line))
 
 
-def test_what_the_engine_reports_is_told_and_kept(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_engine_reports_is_printed_and_kept(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = {"attention": "reference", "why": "auto: no CUDA device", "graphs": 2, "capture_s": 0.5}
     report["late_captures"] = 0
     monkeypatch.setattr(Engine, "report", lambda self: report, raising=False)

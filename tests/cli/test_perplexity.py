@@ -21,7 +21,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_adapter_stands_beside_its_base(cli: Any, file: Path, tmp_path: Path) -> None:
+def test_an_adapter_stands_next_to_its_base(cli: Any, file: Path, tmp_path: Path) -> None:
     base, adapter = save(tmp_path / "base"), tmp_path / "mine"
     save_adapter(base, adapter)
     windows = ("--context", 32, "--stride", 16)

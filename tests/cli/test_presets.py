@@ -27,7 +27,7 @@ def test_it_sets_task_prompt_and_budget_and_says_so() -> None:
     assert made.plan.drawn_by is None, "the protocol is of the first problems"
 
 
-def test_what_the_user_gives_wins_and_is_not_told() -> None:
+def test_what_the_user_gives_wins_without_a_note() -> None:
     made = plan("jf-paper-gsm8k", "gsm8k.style=cot", max_new_tokens=8, limit=3, temperature=0.7)
     assert made.tasks[0].options.style == "cot"
     assert (made.plan.max_new_tokens, made.plan.limit, made.sampling.temperature) == (8, 3, 0.7)

@@ -65,7 +65,7 @@ def test_what_was_asked_for_was_measured(profiled: Profiled) -> None:
         assert len(list(csv.DictReader(file))) == len(profile.points)
 
 
-def test_ceilings_are_the_best_of_before_and_behind_the_steps(
+def test_ceilings_are_the_best_of_before_and_after_the_steps(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A neighbour that reads memory in one of the two measurements is not this device's bound."""
@@ -98,7 +98,9 @@ def test_ceilings_are_the_best_of_before_and_behind_the_steps(
         ("--out {file}", 3, "cannot write {file}"),
     ],
 )
-def test_mistakes_are_told_before_the_loading(cli: Any, tmp_path: Path, options: str, code: int, message: str) -> None:
+def test_mistakes_are_reported_before_the_loading(
+    cli: Any, tmp_path: Path, options: str, code: int, message: str
+) -> None:
     out, file = tmp_path / "profiles", tmp_path / "file"
     file.touch()
     argv = ("profile", "--model", "config:tiny", "--device", "cpu", "--out", out)

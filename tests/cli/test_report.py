@@ -54,7 +54,7 @@ def test_the_same_runs_are_the_same_bytes_and_every_figure_has_a_name(
     assert max(len(row["row"]) for row in rows) < 120
 
 
-def test_claims_stand_beside_the_row_of_their_method(cli: Any, tmp_path: Path) -> None:
+def test_claims_stand_next_to_the_row_of_their_method(cli: Any, tmp_path: Path) -> None:
     assert cli("report", made(tmp_path / "runs"), "--claims", "--out", tmp_path / "out").code == 0
     rows = list(csv.DictReader((tmp_path / "out" / "report.csv").open()))
     mine = [row for row in rows if row["table"] == "claims pld"]

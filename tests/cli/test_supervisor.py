@@ -108,7 +108,7 @@ console.entry()
     ["threading.Thread(target=time.sleep, args=(60,)).start()", "atexit.register(time.sleep, 60)", "sys.stdout = None"],
     ids=["a thread", "an exit function", "no stream"],
 )
-def test_nothing_left_behind_keeps_a_command(body: str, code: int) -> None:
+def test_leftovers_do_not_keep_a_command(body: str, code: int) -> None:
     script = LEAVING.replace("BODY", f"atexit.register(print, 'tidy', file=sys.stderr)\n{body}")
     done = subprocess.run(
         [sys.executable, "-c", script.replace("CODE", str(code))],
@@ -192,7 +192,7 @@ def test_a_signal_is_passed_on(number: signal.Signals) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a child that its parent has gone")
-def test_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_nothing_is_left_over(tmp_path: Path) -> None:
     process = started("print('in', flush=True)\ntime.sleep(60)")
     assert process.stdout is not None
     assert process.stdout.readline() == "in\n"

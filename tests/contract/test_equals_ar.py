@@ -513,7 +513,7 @@ def mixed(
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED[1], SAMPLED[4]], ids=["greedy", "T=0.7", "T=1"])
-def test_methods_beside_each_other_are_as_alone(llama: Bench, sampling: Sampling) -> None:
+def test_methods_next_to_each_other_are_as_alone(llama: Bench, sampling: Sampling) -> None:
     of_all_kinds = cases(llama, sampling)
     tell(llama, sampling, of_all_kinds)
     methods = [*decoders.LOSSLESS.values(), decoders.with_options("ar", {}), *[ASKER] * 8]

@@ -173,7 +173,7 @@ def test_what_the_prompt_shares_with_it_is_not_the_answers() -> None:
     assert seen(corpus.of([prompt], NO_TOKEN), prompt, answer) == 0.0
 
 
-def test_what_was_cut_behind_the_answer_does_not_count() -> None:
+def test_what_was_cut_after_the_answer_does_not_count() -> None:
     answer = list(range(40))
     held = corpus.of([answer[20:]], NO_TOKEN)
     for kept, share in ((40, 0.5), (30, 0.0), (36, 16 / 36)):

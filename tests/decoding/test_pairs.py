@@ -169,7 +169,7 @@ def test_the_drafter_is_asked_where_nothing_matches_or_the_match_is_worth_less(r
     assert len(made.drafter.heard.drafts) == 2, "a draft that is not taken would cost a forward of its model"
 
 
-def test_who_does_not_draft_is_told_which_tree_goes_into_the_forward() -> None:
+def test_a_slot_that_does_not_draft_sees_the_verified_tree() -> None:
     made, trees, _ = played([SURE, NOTHING, UNSURE, SURE], 4)
     assert [id(tree) for tree in made.drafter.heard.of("instead")] == [id(trees[0]), id(trees[3])]
     assert [id(tree) for tree in made.retrieval.heard.of("instead")] == [id(trees[1]), id(trees[2])]
@@ -180,7 +180,7 @@ def test_who_does_not_draft_is_told_which_tree_goes_into_the_forward() -> None:
         assert all(names[at] == "observe" for at in range(1, len(names)) if names[at - 1] in ("instead",))
 
 
-def test_guesses_beside_a_prompt_are_no_part_of_a_pair() -> None:
+def test_guesses_with_a_prompt_are_no_part_of_a_pair() -> None:
     class Guesses(Drafter):
         def begin(self, prompt: Sequence[int]) -> Any:
             return TokenTree.chain([prompt[-1], 3], drafts_only=True)
@@ -364,7 +364,7 @@ def test_what_makes_no_pair_is_refused_in_a_line(setting: str) -> None:
 
 
 @pytest.mark.parametrize(("other", "rows", "drafted"), [("sam k=9", 10, 8), ("sam k=2", 5, 2), ("sam k=5", 6, 5)])
-def test_a_method_may_stand_beside_itself_with_other_options(other: str, rows: int, drafted: int) -> None:
+def test_a_method_may_stand_next_to_itself_with_other_options(other: str, rows: int, drafted: int) -> None:
     """As sam without a corpus before sam with one; each is sized by its own options."""
     found = plan_methods(["sam"], ["sam.k=4", f"sam.fallback={other}"])[1]
     assert found.max_rows == rows

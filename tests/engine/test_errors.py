@@ -105,7 +105,7 @@ def test_close_restores_the_models_own_attention() -> None:
         assert model.config._attn_implementation == native
 
 
-def test_a_prompt_longer_than_a_chunk_beside_a_tree_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_longer_than_a_chunk_with_a_tree_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ids, answers = prompt(30, VOCAB), []
     for chunk in (4, 1000):
         monkeypatch.setattr(stepper, "PREFILL_CHUNK", chunk)

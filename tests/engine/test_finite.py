@@ -23,7 +23,7 @@ def model(request: pytest.FixtureRequest) -> object:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_one_bad_token_is_seen_behind_all_that_follow(model: object, value: float) -> None:
+def test_one_bad_token_is_seen_after_all_that_follow(model: object, value: float) -> None:
     with models.attached(model, slots=2, capacity=96, max_rows=4) as engine:
         with torch.no_grad():
             model.get_input_embeddings().weight[BAD] = value  # type: ignore[attr-defined]

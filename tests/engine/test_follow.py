@@ -61,7 +61,7 @@ def test_rounds_follow_steps_and_draft_what_they_draft_alone(
     assert alone > steps / 2
 
 
-def test_phases_are_told_apart_without_following(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_phases_are_distinguished_without_following(monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[Any] = []
     own = HeadPass.follow
 

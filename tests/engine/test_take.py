@@ -20,7 +20,7 @@ PLACES, SIZE = 4, 3
         ([1], [[0]], [0]),
     ],
 )
-def test_each_slot_that_follows_has_its_path_and_the_tokens_behind_it(
+def test_each_slot_that_follows_has_its_path_and_the_tokens_after_it(
     rows: list[int], paths: list[list[int]], follows: list[int]
 ) -> None:
     total, slots = sum(rows), len(rows)

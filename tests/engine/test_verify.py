@@ -136,7 +136,7 @@ def test_of_equally_good_tokens_who_looks_at_the_best_gets_the_same_as_who_does_
     assert found[1:] == found[:1] * 3
 
 
-def test_a_tree_behind_a_prompt_stands_by_its_depth_and_sees_all_of_the_prompt() -> None:
+def test_a_tree_after_a_prompt_stands_by_its_depth_and_sees_all_of_the_prompt() -> None:
     # Two branches, of one row and of two, under the last of three tokens, in the second of three slots.
     tokens, parents, _, _, layout = laid([Case([9, 1, 2, 3], [-1, 0, 0, 2], [True] * 4, [0] * 4)], 0)
     layout = replace(

@@ -9,7 +9,7 @@ from specbench.evals.grading.workers import Job
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t"])
-def test_an_empty_answer_is_wrong_and_nobody_is_asked(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_answer_is_wrong_without_a_judge(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mathematics, "ask", lambda job, wall_s: pytest.fail("it was asked"))
     found = mathematics.compare("7", text)
     assert (found.passed, found.reason, found.equal, found.box) == (False, "empty", False, None)

@@ -111,15 +111,15 @@ def outcome(kind: Kind, content: bytes) -> Outcome:
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except Hung as error:
-        return Outcome(fault=f"{error}, {_told(error)}")
+        return Outcome(fault=f"{error}, {_described(error)}")
     except BaseException as error:
         spent = time.process_time() - began
         late = f" after {spent:.1f} s" if spent > kind.seconds else ""
-        return Outcome(fault=f"{type(error).__name__}{late}, {_told(error)}")
+        return Outcome(fault=f"{type(error).__name__}{late}, {_described(error)}")
     return Outcome()
 
 
-def _told(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     """Place of an error in one line, followed by the last frames and the message."""
     frames = [at for at in traceback.extract_tb(error.__traceback__) if at.filename != __file__]
     ours = [at for at in frames if Path(at.filename).is_relative_to(_ROOT) and "site-packages" not in at.filename]

@@ -36,7 +36,7 @@ def written_on(journal: Journal, *figures: Figure, state: str) -> tuple[str, str
     return one, other
 
 
-def test_a_figure_stands_beside_its_prediction(journal: Journal) -> None:
+def test_a_figure_stands_next_to_its_prediction(journal: Journal) -> None:
     figure = Figure(
         "AR step", 6.0, "ms", "<= 5", "context 8", "qwen3-8b", "ar_ms", predicted=4.0, basis="9 kernels (assumed)"
     )

@@ -134,7 +134,7 @@ def test_what_triton_compiles_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seconds == [1.5, 0.5]
 
 
-def test_a_check_that_is_killed_leaves_no_part_behind(tmp_path: Path, journal: Journal) -> None:
+def test_a_check_that_is_killed_leaves_no_part(tmp_path: Path, journal: Journal) -> None:
     code = (
         "import sys, time; from pathlib import Path\n"
         "from benchmarks.gpu_check.catalog import Part; from benchmarks.gpu_check.processes import Processes\n"

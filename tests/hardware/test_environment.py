@@ -122,7 +122,7 @@ def test_a_fingerprint_is_stable_and_moves_with_code_and_machine(versions: dict[
         assert fingerprint(captured.model_copy(update=update)) != first, update
 
 
-def test_generations_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generations_of_one_name_are_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def reads(text: str) -> None:
         monkeypatch.setattr(environment, "CPUINFO", tmp_path / "cpuinfo")
         (tmp_path / "cpuinfo").write_text(text)

@@ -228,6 +228,6 @@ def test_a_pickle_that_runs_something_is_not_converted(tmp_path: Path) -> None:
         convert(tmp_path / "none")
 
 
-def test_a_head_of_another_kind_is_told_apart() -> None:
+def test_a_head_of_another_kind_is_distinguished() -> None:
     with pytest.raises(UsageError, check=wording):
         HeadConfig.from_json({"architectures": ["DFlashDraftModel"], "block_size": 16, "hidden_size": 8}, 8)

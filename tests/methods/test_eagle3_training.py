@@ -125,7 +125,7 @@ def made(layers: int = 1, seed: int = 3) -> DraftHead:
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_each_step_is_what_a_draft_behind_its_row_reads(layers: int) -> None:
+def test_each_step_is_what_a_draft_after_its_row_reads(layers: int) -> None:
     """Against a text that grows by one row at a time, everything of it computed anew."""
     head = made(layers)
     generator = torch.Generator().manual_seed(1)

@@ -47,7 +47,7 @@ def test_fewer_anchors_are_drawn_evenly_and_none_twice() -> None:
     assert (counts[3:11] / 2000 - 3 / 8).abs().max() < 0.05
 
 
-def test_rows_whose_token_is_behind_the_text_learn_nothing() -> None:
+def test_rows_whose_token_is_after_the_text_learn_nothing() -> None:
     blocks = blocks_at(torch.tensor([[3, 10, 0]]), torch.tensor([[True, True, False]]), torch.tensor([12]), 4)
     assert blocks.positions.tolist() == [[3, 4, 5, 6, 10, 11, 12, 13, 0, 1, 2, 3]]
     assert blocks.learns.tolist() == [[[True] * 3, [True, False, False], [False] * 3]]

@@ -180,7 +180,7 @@ def test_row_0_wins_ties() -> None:
     assert made.measures(4, False)["recycled"] == 0
 
 
-def test_a_candidate_goes_beside_the_real_block_only() -> None:
+def test_a_candidate_goes_next_to_the_real_block_only() -> None:
     # A block ahead is drafted after the draft. A candidate is as long as what is left of the real block.
     made = started(1, block_size=6, num_blocks=2, activation_ratio=0.3)
     made.observe(decided([2, 3, 9, 4, 8, 30]))

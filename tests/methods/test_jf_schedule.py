@@ -52,7 +52,7 @@ def test_random_levels_are_those_of_the_window() -> None:
     assert drawn == schedule.states(BLOCKS * 20, [4] * 100, random.Random(1), 0)
 
 
-def test_what_is_behind_the_end_of_the_answer_is_no_noise() -> None:
+def test_what_is_after_the_end_of_the_answer_is_no_noise() -> None:
     # Of a block of one token, the only state with noise in it is the first.
     assert chosen(Schedule(1, ends="closed"), lengths=(4, 4, 4, 4, 1))[-1] == 1
     assert chosen(Schedule(5, ends="closed"), lengths=(4, 4, 4, 4, 1))[-1] == 0

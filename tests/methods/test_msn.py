@@ -54,7 +54,7 @@ def decoder(seed: int = 0, **options: Any) -> Decoder:
 # ------------------------------------------------------------------ the tree
 
 
-def test_the_tree_is_the_published_list_behind_the_retrieval_path() -> None:
+def test_the_tree_is_the_published_list_after_the_retrieval_path() -> None:
     assert len(MEDUSA) == 63
     shape = Shape(TREE.known["mc_sim_7b_63"], 5)
     assert shape.nodes == NODES

@@ -45,7 +45,7 @@ def test_noise_is_drawn_anew_at_each_visit_and_alike_for_a_seed() -> None:
 @pytest.mark.parametrize("place", ["random", "lowest"])
 @pytest.mark.parametrize("prompt", [True, False])
 @torch.no_grad()
-def test_the_loss_is_that_of_clean_labels_behind_the_noisy_text(place: str, prompt: bool) -> None:
+def test_the_loss_is_that_of_clean_labels_after_the_noisy_text(place: str, prompt: bool) -> None:
     model = tiny_llama(20)
     options = Options.model_validate({"noise_length": 3, "place": place, "include_prompt": prompt})
     batch = Collator(options, multiple=16)(TEXTS)
@@ -95,7 +95,7 @@ def test_without_noise_it_is_ordinary_fine_tuning(place: str, content: str) -> N
 
 
 @torch.no_grad()
-def test_noise_from_the_vocabulary_is_learnt_behind_as_noise_from_the_text_is() -> None:
+def test_noise_from_the_vocabulary_is_learnt_like_noise_from_the_text() -> None:
     model, options = tiny_llama(20), Options(noise_length=3, noise_content="vocabulary")
     batch = Collator(options, vocab_size=20)(TEXTS[:1])
     text, start = TEXTS[0], int(batch["starts"][0])

@@ -45,7 +45,7 @@ def test_the_published_tree_from_a_file_is_the_published_tree(form: str, tmp_pat
     assert by_file.emitted == by_name.emitted
 
 
-def test_a_node_before_its_parent_is_put_behind_it_and_nothing_else_moves() -> None:
+def test_a_node_before_its_parent_is_put_after_it_and_nothing_else_moves() -> None:
     assert TREE.named("2 010 01 0 1 21") == "2 0 01 010 1 21"
 
 

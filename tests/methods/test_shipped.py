@@ -71,7 +71,7 @@ def test_a_head_belongs_to_an_alias(folder: Path) -> None:
 
 @pytest.mark.slow  # it loads a model and decodes 300 tokens of it
 @by_method
-def test_an_adapter_saves_forwards_on_questions_that_nobody_has_trained_on(folder: Path, smollm2: LoadedModel) -> None:
+def test_an_adapter_saves_forwards_on_unseen_questions(folder: Path, smollm2: LoadedModel) -> None:
     name, alias = ALIASES[str(folder)]
     labels = labels_of([alias["method"]])
     settings = default_settings(labels, {label: {} for label in labels}, alias["method"], alias.get("options", {}))

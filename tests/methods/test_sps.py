@@ -200,7 +200,7 @@ def test_up_to_the_last_cell_of_the_cache() -> None:
             assert free_slots(shared.engine) == 1
 
 
-def test_a_failed_forward_leaves_no_slot_behind(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_forward_leaves_no_slot_occupied(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     method, shared = made(engine, 3)
     for broken, name, fails in product((engine, shared.engine), ("step", "prefill"), (1, 2, 5)):
         calls, real = count(1), getattr(broken, name)

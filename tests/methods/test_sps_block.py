@@ -226,7 +226,7 @@ def test_what_is_handed_on_is_what_the_draft_model_says_and_both_caches_follow_t
     engine.free(other)
 
 
-def test_slots_without_a_proposal_keep_the_noise_and_forced_ones_do_as_they_are_told(engine: Engine) -> None:
+def test_slots_without_a_proposal_keep_the_noise_and_forced_ones_follow(engine: Engine) -> None:
     method = made(engine, 3)
     engine.sampling = HOT
     expected = models.autoregressive(engine, models.prompt(6, VOCAB), 9)

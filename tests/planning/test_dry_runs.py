@@ -125,7 +125,9 @@ def test_a_profile_of_another_precision_is_projected_and_never_taken_for_the_run
         predicted(profile=store(here(environment=elsewhere), "elsewhere"))
 
 
-def test_cells_that_the_machine_has_no_memory_for_are_told_apart(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_that_the_machine_has_no_memory_for_are_distinguished(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("specbench.planning.memory_check._memory", lambda plan: (1.2 * 2**30, 1.2 * 2**30))
     found = predicted(SMALL, grid=("n=8,256", "pool=16"))
     assert {cell["label"]: cell["fits"] for cell in found["cells"]} == {

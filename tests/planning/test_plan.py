@@ -85,7 +85,7 @@ def test_a_preset_stands_for_its_options_and_is_recorded_as_them() -> None:
 
 @pytest.mark.parametrize("window", ["W", "w", "window_size", "window-size"])
 @pytest.mark.parametrize("first", [True, False], ids=["preset first", "preset last"])
-def test_what_is_set_beside_a_preset_wins_by_whatever_name_and_order(window: str, first: bool) -> None:
+def test_what_is_set_with_a_preset_wins_by_whatever_name_and_order(window: str, first: bool) -> None:
     settings = ["lookahead.preset=10/5/10", f"lookahead.{window}=3"]
     found = options("lookahead", *(settings if first else reversed(settings)))
     assert (found["window_size"], found["ngram_size"], found["guess_set_size"]) == (3, 5, 10)

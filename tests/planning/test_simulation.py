@@ -59,7 +59,7 @@ def test_the_engine_accepts_what_was_wanted_whatever_the_target_says(
     assert len(forced) == len(tree)
 
 
-def test_which_rows_are_told_what() -> None:
+def test_rows_get_the_parts_they_observe() -> None:
     # root → 7, and 7 again → 8 → 9: left alone, a target that says 8 after the second 7 has a longer path there.
     tree = TokenTree([1, 7, 7, 8, 9], [-1, 0, 0, 2, 3])
     forced = force(tree, 2, lambda known: 50)

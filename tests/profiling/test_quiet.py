@@ -115,7 +115,7 @@ def test_a_figure_that_is_not_measured_is_not_ok() -> None:
     assert found["other processes"].status == found["steal"].status == "unknown"
 
 
-def test_beside_a_gpu_the_cores_only_launch_and_memory_is_not_read() -> None:
+def test_with_a_gpu_the_cores_only_launch_and_memory_is_not_read() -> None:
     machine = Machine(others=0.31)
     found = checks(machine, on_gpu=True)
     assert loud(found) == {}

@@ -113,6 +113,6 @@ def test_every_parameter_has_its_place(family: str) -> None:
 
 
 @pytest.mark.parametrize(("family", "windows"), [("mistral", {WINDOW: 2}), ("gemma3", {WINDOW: 2, None: 2})])
-def test_sliding_layers_are_told_from_full_ones(family: str, windows: dict[int | None, int]) -> None:
+def test_sliding_layers_differ_from_full_ones(family: str, windows: dict[int | None, int]) -> None:
     found = {layers.window: layers.layers for layers in shape_from(supported(family)).attention}
     assert found == windows

@@ -21,7 +21,7 @@ TEXT = "Six apples, and one more;\nthen none. Ä is two bytes."
 
 
 @pytest.mark.parametrize(("context", "stride"), [(8, 8), (8, 3), (8, 1), (1, 1), (50, 10), (7, 4)])
-def test_windows_rate_every_token_once_behind_as_many_others_as_are_promised(context: int, stride: int) -> None:
+def test_windows_rate_every_token_once_after_as_many_others_as_are_promised(context: int, stride: int) -> None:
     for tokens in (2, 3, 8, 9, 10, 29):
         rated: list[int] = []
         for first, start, end in windows(tokens, context, stride):
@@ -103,7 +103,7 @@ def test_a_whole_context_of_learned_positions_fits(tmp_path: Path) -> None:
     assert len(rate_text(target, read_passage(file), 256, 200).nats) == len(file.read_bytes())
 
 
-def test_the_first_token_comes_behind_a_begin_token_or_the_end_token_or_is_not_rated(tmp_path: Path) -> None:
+def test_the_first_token_comes_after_a_begin_token_or_the_end_token_or_is_not_rated(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     file.write_bytes(b"\xef\xbb\xbfabcd")  # a byte order mark is no text
     passage = read_passage(file)

@@ -69,7 +69,7 @@ def test_at_the_bound_rows_are_free_up_to_the_knee_and_no_further() -> None:
     assert ends(released.over_bound)[1] < 1.5 < float(row.speedup or 0)
 
 
-def test_differences_are_told_and_an_alias_is_its_base_model() -> None:
+def test_differences_are_named_and_an_alias_is_its_base_model() -> None:
     there = claim(tpf="4", task="humaneval")
     assert differences(CATALOG, there, setting(device="NVIDIA A100-SXM4-80GB")) == {}
     assert differences(CATALOG, there, setting(device="NVIDIA A100-SXM4-80GB", dummy=True)) == {

@@ -46,7 +46,7 @@ def test_nothing_disturbed_what_pages_quote(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", QUOTED, ids=lambda folder: f"{folder.parent.name[:9]}-{folder.name[:16]}")
-def test_the_machine_was_watched_and_its_memory_probed_beside_what_pages_quote(folder: Path) -> None:
+def test_the_machine_was_watched_and_its_memory_probed_next_to_what_pages_quote(folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["disturbed"]["watched_s"] > 0
     run = json.loads((folder / "run.json").read_text())

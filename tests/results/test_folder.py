@@ -450,7 +450,7 @@ def logged(path: Path, **texts: int) -> dict[str, bytes]:
     return rows
 
 
-def test_requests_that_are_set_aside_stay_beside_the_log_as_they_were_written(tmp_path: Path) -> None:
+def test_requests_that_are_set_aside_stay_next_to_the_log_as_they_were_written(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
     rows = logged(log, a=3, b=0, c=5, d=1)
     set_aside(log, {"d", "b", "no such request"})

@@ -129,7 +129,7 @@ def stretches(did: Sequence[str]) -> list[list[str]]:
     return found
 
 
-def test_it_is_read_before_the_first_stretch_behind_the_last_and_between_only_four_seconds_apart(
+def test_it_is_read_before_the_first_stretch_after_the_last_and_between_only_four_seconds_apart(
     folder: RunFolder,
 ) -> None:
     # A stretch is a prefill and nine steps of 0.15 s each: 1.5 s, so that three are more than four seconds.
@@ -244,7 +244,7 @@ LOT = {"mine": SimulatedAcceptance(mean=4, spread=1)}
         ([session()], LOT, False),
     ],
 )
-def test_only_weights_that_no_cache_holds_on_a_cpu_and_no_lottery(
+def test_only_uncached_weights_on_a_cpu_without_simulation(
     sessions: Any, simulated: Any, reads: bool, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitor, "shape_of", lambda engine: SHAPE)

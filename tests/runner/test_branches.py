@@ -39,7 +39,7 @@ def by_transformers(model: Any, before: Sequence[int], branch: Sequence[int]) ->
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_a_branch_stands_behind_the_root_of_its_own_tree(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_branch_stands_after_the_root_of_its_own_tree(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(likelihood, "ROWS", 5)  # so that some branches share a forward and some do not
     model = supported(family)
     vocab = model.config.vocab_size

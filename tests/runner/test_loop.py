@@ -90,7 +90,7 @@ def test_stop_token_and_budget_anywhere_in_a_block(last: int, after: int) -> Non
         assert record.target_forwards == -(-last // 4)  # none after the one that brought the last token
 
 
-def test_a_stop_behind_the_budget_is_never_seen_and_one_token_has_no_decode_time() -> None:
+def test_a_stop_after_the_budget_is_never_seen_and_one_token_has_no_decode_time() -> None:
     (record,) = runner(ToyEngine(Clock())).segment(toy(4, (3,)), [request(1, 6, stop=6)])
     assert (record.finish_reason, record.output_tokens, record.overshoot_tokens) == ("length", 6, 3)
     (record,) = runner(ToyEngine(Clock(), fixed=S)).segment(toy(4, (3,)), [request(1, 1)])
@@ -253,7 +253,7 @@ def telling(clock: Clock, cost: int = 0) -> type[decoders.Decoder]:
     [(6, None, 6, 0, 9), (100, 5, 6, 1, 9), (6, 5, 6, 1, 9), (1, None, 1, 0, 1), (9, 0, 1, 1, 1)],
     ids=["budget", "stop", "stop as the last of the budget", "budget of one", "stop at once"],
 )
-def test_a_decoder_is_told_what_was_kept_of_its_tokens(
+def test_a_decoder_sees_which_of_its_tokens_were_kept(
     budget: int, stop: int | None, kept: int, stopped: int, emitted: int
 ) -> None:
     clock = Clock()
@@ -357,7 +357,7 @@ def test_what_is_no_part_of_decoding_is_on_no_clock(who: str, concurrency: int) 
     assert run(1000 * S) == run(0)
 
 
-def test_what_leaves_nothing_behind() -> None:
+def test_what_leaves_no_trace() -> None:
     clock = Clock()
     made = runner(ToyEngine(clock, slots=2, fixed=S), 2, gpu=metered(clock, 500))
     joules = []

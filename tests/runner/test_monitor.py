@@ -78,7 +78,7 @@ def kept(folder: RunFolder) -> list[tuple[int, float]]:
     return [(look.segment, round(look.seconds, 2)) for look in known(folder.read(WATCH)).looks]
 
 
-def test_looks_are_four_seconds_apart_and_one_is_behind_the_last_stretch(folder: RunFolder) -> None:
+def test_looks_are_four_seconds_apart_and_one_is_after_the_last_stretch(folder: RunFolder) -> None:
     # A stretch takes 1.5 s: three of them are more than four seconds.
     world = World(step_s=0.15)
     decoded(world, folder)

@@ -138,7 +138,7 @@ def test_with_slots_to_fill_the_methods_follow_each_other_block_by_block_and_eve
     assert {pair[0][0].label for pair in pairs} == {"ar", "mine"}, "the first of a block is drawn"
 
 
-def test_completion_text_goes_on_behind_the_answer() -> None:
+def test_completion_text_goes_on_after_the_answer() -> None:
     prompt = Prompt("p", "Q1 A:", False, follow_ups=(" Q2 A:", " Q3 A:"))
     assert prompt.after([]) == prompt
     assert prompt.after([" yes"]) == Prompt("p", "Q1 A: yes Q2 A:", False, follow_ups=(" Q3 A:",))

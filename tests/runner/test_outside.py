@@ -58,7 +58,7 @@ def test_an_engine_that_counts_in_all_is_taken_at_its_word_however_its_chunks_co
     assert record.target_forwards == 4
     assert record.tokens_per_forward == pytest.approx(6 / 4)
     assert record.tree_rows == 10
-    assert not record.forwards_told_apart
+    assert not record.forwards_distinct
 
 
 def test_an_engine_that_counts_nothing_has_no_tokens_per_forward() -> None:
@@ -85,7 +85,7 @@ def test_a_stop_string_ends_the_answer_and_gives_the_request_up() -> None:
     assert record.decode_s == pytest.approx(0.010)
 
 
-def test_an_engine_that_cannot_be_told_the_stop_ids_is_given_up_at_them() -> None:
+def test_an_engine_without_stop_ids_is_aborted_at_them() -> None:
     script = Script([[1], [STOP], [5], [6]], stops=False)
     record = answer(script)
     assert record.output_ids == [1, STOP]

@@ -120,7 +120,7 @@ def test_what_is_finished_has_been_handed_over_before() -> None:
         next(made)
 
 
-def test_a_fault_of_the_engine_is_nobodys() -> None:
+def test_an_engine_fault_is_not_a_methods_fault() -> None:
     engine = decoders.ToyEngine(decoders.Clock(), slots=1)
     engine.fail_at = 3
     with pytest.raises(RuntimeError, check=wording):
@@ -238,14 +238,14 @@ def test_what_takes_too_long_is_broken_off(slow: str, call: str) -> None:
     assert time.monotonic() - started < 5
 
 
-def test_a_forward_that_takes_too_long_is_nobodys_fault() -> None:
+def test_a_slow_forward_is_not_a_methods_fault() -> None:
     engine = decoders.ToyEngine(decoders.Clock())
     engine.noise = lambda: slept(60, 1.0)
     with step_timeout(0.2), pytest.raises(EnvironmentRefused, check=wording):
         list(decoders.runner(engine).segment(method(), [decoders.request(1, 4)]))
 
 
-def test_time_that_nobody_limits_is_free() -> None:
+def test_time_without_a_limit_is_unlimited() -> None:
     """Between steps the run has control, and without a limit, or below it, all may take what it takes."""
     slow = method(draft=lambda self: slept(0.15, TokenTree.chain([self.emitted[-1]])))
     with step_timeout(0.6):

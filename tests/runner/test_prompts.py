@@ -82,7 +82,7 @@ def test_where_all_are_taken_nothing_is_said_of_a_draw(limit: int | None) -> Non
     assert made.spec == prepared(MANY).spec
 
 
-def test_a_sweeps_prompts_are_in_the_order_of_the_draw_and_the_held_out_ones_behind_them() -> None:
+def test_a_sweeps_prompts_are_in_the_order_of_the_draw_and_the_held_out_ones_after_them() -> None:
     order = [prompt.id for prompt in permutation(MANY, 0)]
     made = prepared(MANY, held_out=2, limit=3)
     assert list(made.prompts) == [*order[:3], order[9], order[8]]

@@ -139,7 +139,7 @@ def test_a_row_begins_empty_at_each_repeat(model: Any) -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_a_row_begins_empty_behind_the_warm_up(model: Any, slots: int) -> None:
+def test_a_row_begins_empty_after_the_warm_up(model: Any, slots: int) -> None:
     task = prepared([Prompt(f"p{n}", "x" * 8, False) for n in range(3)])
     with open_session(model, slots=slots) as session:
         warm = [*session.decode(DIARY, asked(8, 9))]

@@ -86,7 +86,7 @@ def test_origins_are_a_letter_per_kept_token(whole: bool) -> None:
     assert (made.tokens.drafts is not None) == whole
 
 
-def test_what_a_stop_cuts_is_kept_beside_the_text_without_a_bonus() -> None:
+def test_what_a_stop_cuts_is_kept_next_to_the_text_without_a_bonus() -> None:
     made = runs.traced_record(as_bytes, 1, [(CHAIN, [0, 1, 2, 3], 9)], budget=3)
     assert made.tokens is not None
     assert made.tokens.origins == "abb"

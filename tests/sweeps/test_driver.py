@@ -145,7 +145,7 @@ def test_only_a_worker_that_has_the_machine_to_itself_is_asked_what_goes_on_ther
         assert not (path / "c1" / "bandwidth.json").exists()
 
 
-def test_a_wider_grid_decodes_its_new_cells_beside_plain_decoding_of_their_own(tmp_path: Path) -> None:
+def test_a_wider_grid_decodes_its_new_cells_next_to_plain_decoding_of_their_own(tmp_path: Path) -> None:
     narrow, _ = sweep(tmp_path, CELLS[:2])
     before = {record.request_id: record for record in records(narrow)}
     reported = Heard()
@@ -218,7 +218,7 @@ def test_other_prompts_another_model_and_other_software_are_another_sweep(
     assert len({*paths, sweep(tmp_path)[0]}) == 4
 
 
-def test_one_label_with_other_options_beside_it_is_refused(tmp_path: Path) -> None:
+def test_one_label_with_other_options_next_to_it_is_refused(tmp_path: Path) -> None:
     path, _ = sweep(tmp_path, options={"window": "block"})
     before = (path / "c1" / "run.json").read_bytes()
     with pytest.raises(UsageError, check=wording):

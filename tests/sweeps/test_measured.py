@@ -97,10 +97,10 @@ def test_cells_are_as_good_as_the_best_until_comparisons_with_the_best_rule_them
     )
     # The prompts differ by far more than the cells: only the pairing tells C apart.
     found = made.together([A, B, C])
-    assert (found.best, found.as_good, found.told_apart) == (A, (A, B), True)
+    assert (found.best, found.as_good, found.conclusive) == (A, (A, B), True)
     assert made.together([C]).as_good == (C,)
     few = made.together([A, B, C], prompts[:5])  # too few for any interval
-    assert (set(few.as_good), few.told_apart, dict(few.intervals)) == ({A, B, C}, False, {})
+    assert (set(few.as_good), few.conclusive, dict(few.intervals)) == ({A, B, C}, False, {})
 
 
 def test_prompts_that_were_stepped_together_are_one_block() -> None:

@@ -44,7 +44,7 @@ def read(speeds: list[float], prompts: int, noise: float, concurrency: int, seed
     for each in records:
         measured.add(each)
     together = Search(LABELS, names, concurrency=concurrency).found(measured)
-    findings = SweepFindings(best=together.best, within_noise=list(together.as_good) if together.told_apart else [])
+    findings = SweepFindings(best=together.best, within_noise=list(together.as_good) if together.conclusive else [])
     summary = summarise(RunContents(made, records)).model_copy(update={"sweep": findings})
     run = {**made.model_dump(mode="json"), "digest": "abc", **MACHINE}
     return ReadRun(run, made, records, {}, summary, [])
@@ -88,7 +88,7 @@ def test_they_cannot_contradict_each_other(
 
     drawn = drawn_cells(table)
     rings = set(drawn[drawn["within_noise"].astype(bool) & ~drawn["best"].astype(bool)]["label"])
-    near = set(fastest.as_good) - {fastest.method} if fastest.told_apart else set()
+    near = set(fastest.as_good) - {fastest.method} if fastest.conclusive else set()
     assert rings == near == set(sweep.within_noise) - {fastest.method}
     assert {label for label in LABELS if "within noise" in found(rows[label])} == near
 
@@ -100,7 +100,7 @@ def test_they_cannot_contradict_each_other(
     verdicts = {rows[label]["verdict"] for label in LABELS}
     assert (f"{UNSURE}faster than ar: " in ran) == (f"{UNSURE}faster" in verdicts)
     assert ("faster than ar: " in ran.replace(f"{UNSURE}faster", "")) == ("faster" in verdicts)
-    assert ("too few prompts to distinguish configurations" in result) == (not fastest.told_apart)
+    assert ("too few prompts to distinguish configurations" in result) == (not fastest.conclusive)
     assert ("As good as the fastest" in ran) == (bool(near) and not made.summary.unsure)
 
 

@@ -90,7 +90,7 @@ def test_the_planted_optimum_is_found(kind: Kind, share: float, trials: int) -> 
         best = known(search.best(measured))
         together = search.found(measured)
         assert best == together.best
-        assert together.told_apart
+        assert together.conclusive
         assert best in together.as_good
         assert count <= share * len(prompts) * (1 + len(TRUE))
         grades.append(TRUE[best] / TRUE[BEST])

@@ -47,7 +47,7 @@ def answer_rows(model: Any, text: Any, ids: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(("distance", "far"), [("forward", forward_kl), ("reverse", reverse_kl)])
 @pytest.mark.parametrize("method", ["jf", "cllm"])
 @torch.no_grad()
-def test_clean_rows_are_as_far_from_the_target_behind_the_same_text(
+def test_clean_rows_are_as_far_from_the_target_after_the_same_text(
     method: str, distance: str, far: Any, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Student, "rows_at_once", at_once)  # scores of all rows together, and a row at a time
@@ -71,7 +71,7 @@ def test_clean_rows_are_as_far_from_the_target_behind_the_same_text(
 
 @pytest.mark.parametrize("place", ["random", "lowest"])
 @torch.no_grad()
-def test_rows_behind_noise_are_as_far_from_the_target_behind_the_clean_text(place: str) -> None:
+def test_rows_after_noise_are_as_far_from_the_target_after_the_clean_text(place: str) -> None:
     student, target = two_models()
     options = of("msn").Options(labels="target", noise_length=3, place=place)
     batch = of("msn").Collator(options)([Text(text.id, text.prompt, text.answer) for text in BOTH])

@@ -127,7 +127,7 @@ def test_what_was_ended_stays_ended_when_the_command_is_repeated(
     assert all(torch.equal(value, weights(tmp_path)[name]) for name, value in before.items())
 
 
-def test_where_nothing_is_sound_behind_a_step_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_is_sound_after_a_step_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ending(monkeypatch, 2)
     with pytest.raises(NothingLearnt, check=wording):
         trained(tmp_path, max_loops=1)

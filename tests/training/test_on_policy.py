@@ -217,7 +217,7 @@ def distilled(weights: Weights, copied: Any, distance: Any = forward_kl) -> Any:
 
 @pytest.mark.parametrize("distance", [forward_kl, reverse_kl])
 @pytest.mark.parametrize("full", [True, False])
-def test_the_loss_is_the_distance_from_the_frozen_target_behind_each_own_token(
+def test_the_loss_is_the_distance_from_the_frozen_target_after_each_own_token(
     full: bool, distance: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tiny_llama(VOCAB).double()  # parts add up in another order: no rounding may hide a difference, or be one

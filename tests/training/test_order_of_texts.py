@@ -30,7 +30,7 @@ def test_a_visit_meets_every_text_once_and_visits_differ() -> None:
     assert first != order_of(lengths(203), batch=4, seed=2).of(0)
 
 
-def test_the_loop_is_told_the_visit() -> None:
+def test_the_loop_gets_the_visit() -> None:
     order = order_of(lengths(9), batch=2, seed=1)
     order.set_epoch(5)
     assert list(order) == [(5, index) for index in order.of(5)]

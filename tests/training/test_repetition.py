@@ -37,7 +37,7 @@ def test_an_answer_is_sound_up_to_a_run() -> None:
         assert before_run(answer, 3) == sound
 
 
-def test_sentences_end_at_marks_with_a_blank_behind_and_at_line_breaks() -> None:
+def test_sentences_end_at_marks_with_a_blank_after_and_at_line_breaks() -> None:
     long = "x" * 16
     chinese = "这是一个很长的句子它有十六个字以上。"
     text = f"  {long}. 3.14 {long}?{long}!  Yes.  {long}  {long}\n\n  {long}\n}}\n{chinese}{long}"

@@ -51,7 +51,7 @@ def test_clean_and_noisy_streams_are_causal_texts(family: str) -> None:
 
 @pytest.mark.parametrize("window", [1, 2])
 @torch.no_grad()
-def test_behind_a_window_noisy_blocks_follow_the_clean_text(window: int) -> None:
+def test_after_a_window_noisy_blocks_follow_the_clean_text(window: int) -> None:
     model = supported("qwen3")
     sample = texts(90)[0]
     packed = pack([sample])

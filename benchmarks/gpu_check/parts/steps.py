@@ -40,7 +40,7 @@ def predicted(known: Known) -> Iterator[Figure]:
     """Predict the steps of both families."""
     for shape in known.shapes(WANTED):
         yield from expected_of(shape, known.size.rows, known)
-        yield from _expected_beside(shape, known)
+        yield from _expected_sampling(shape, known)
         # The check does not measure the knee; ``specbench profile`` does.
         found = knee(known.cost(shape), known.ceilings, known.size.context).rows
         yield Figure("rows at the knee", None, "rows", shape=shape.name, predicted=found, basis="FLOPs per byte alone")
@@ -76,7 +76,7 @@ def row_counts(most: int) -> list[int]:
     return [1, *(bucket for bucket in ROW_BUCKETS if 1 < bucket <= most)]
 
 
-def _expected_beside(shape: Shape, known: Known) -> Iterator[Figure]:
+def _expected_sampling(shape: Shape, known: Known) -> Iterator[Figure]:
     """Predict the cost of sampling with a temperature; the cost of filters is not predicted."""
     rows = min(_FIRST_ROWS, known.size.rows)
     greedy, drawn = known.step(shape, rows), known.step(shape, rows, sampled=True)
@@ -104,7 +104,7 @@ def _family(bench: Bench, family: str) -> Iterator[Figure]:
     if shape is None or loaded is None:
         return
     methods = plan_methods(["jacobi"], [f"jacobi.n={size.rows}"])
-    expected = predict.expected(bench, partial(expected_of, shape, size.rows), partial(_expected_beside, shape))
+    expected = predict.expected(bench, partial(expected_of, shape, size.rows), partial(_expected_sampling, shape))
     with sessions.session(bench, loaded, methods, capacity=capacity, settle=True) as opened:
         yield from one_row(bench, shape, opened, expected)
         sessions.hand_on_products(bench, opened)

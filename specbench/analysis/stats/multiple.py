@@ -41,13 +41,13 @@ class Many:
     Attributes:
         intervals: label -> interval of its speedup; all hold jointly with the nominal coverage.
         as_good: the rows that may be the fastest, the best first, then in the given order.
-        told_apart: whether there were enough prompts to rule out rows.
+        conclusive: whether there were enough prompts to rule out rows.
     """
 
     intervals: Mapping[str, Interval]
     best: str | None
     as_good: tuple[str, ...]
-    told_apart: bool
+    conclusive: bool
     labels: tuple[str, ...]
 
     @property

@@ -256,7 +256,7 @@ def scatter(methods: Mapping[str, tuple[float, Accuracy]], metric: str) -> Figur
         (dot,) = panel.plot(speed, right.value, "o", color=colour, zorder=3)
         style.tip(dot, f"{label}: {speed:.3g}, {right.value:.3g}")
     places = {label: (speed, height * right.value / panel.get_ylim()[1]) for label, (speed, right) in methods.items()}
-    for label, place in _beside(places, height):
+    for label, place in _label_heights(places, height):
         speed, right = methods[label]
         panel.annotate(
             style.cut(label, 100), (speed, right.value), (1.06, place / height), va="center",
@@ -266,7 +266,7 @@ def scatter(methods: Mapping[str, tuple[float, Accuracy]], metric: str) -> Figur
     return figure
 
 
-def _beside(at: Mapping[str, tuple[float, float]], height: float) -> Iterator[tuple[str, float]]:
+def _label_heights(at: Mapping[str, tuple[float, float]], height: float) -> Iterator[tuple[str, float]]:
     """Names from bottom to top with their heights in the column: near the point's height, at least a line apart."""
     # Order of names for points at the same height, so that the lines to the names do not cross.
     names = sorted(at, key=lambda name: (at[name][1], at[name][0] if at[name][1] > height / 2 else -at[name][0]))

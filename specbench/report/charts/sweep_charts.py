@@ -57,7 +57,7 @@ def called_for(cells: pd.DataFrame, caption: str = "") -> list[Picture]:
         if (scored & part["method"].ne(BASELINE)).any():
             name = f"pareto-c{shown(concurrency)}" if busy else "pareto"
             found.append(Picture(name, partial(pareto, part, caption=caption)))
-    return _told_apart(found)
+    return _distinct_names(found)
 
 
 def write_sweep_charts(cells: pd.DataFrame, folder: Path, caption: str = "") -> list[Path]:
@@ -87,7 +87,7 @@ def _contours(cells: pd.DataFrame, method: str, caption: str) -> Iterator[Pictur
         yield Picture(re.sub(r"[^A-Za-z0-9._-]", "-", "-".join(name)), draw)
 
 
-def _told_apart(found: list[Picture]) -> list[Picture]:
+def _distinct_names(found: list[Picture]) -> list[Picture]:
     """Number charts whose names collide, as those of "a/b" and "a-b" do."""
     taken: set[str] = set()
     named = []

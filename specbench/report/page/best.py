@@ -34,7 +34,7 @@ def as_good(run: Run, first: MethodSummary | None) -> str:
     if first is None or not others:
         return ""
     fastest = run.summary.fastest
-    if fastest is None or fastest.method != first.method or not fastest.told_apart:
+    if fastest is None or fastest.method != first.method or not fastest.conclusive:
         return f"Too few prompts to distinguish {len(others) + 1} rows."
     near = [method for method in fastest.as_good if method in others]
     if not near:

@@ -117,7 +117,7 @@ def _sure(summary: RunSummary, best: MethodSummary, others: Sequence[MethodSumma
         parts.append(f"no interval: {best.speedup.blocks} blocks of prompts, it needs {minimum_clusters()}")
     else:
         parts.append(f"no interval: {counted}, it needs {minimum_clusters()}")
-    near = summary.fastest.as_good if summary.fastest and summary.fastest.told_apart and not summary.unsure else []
+    near = summary.fastest.as_good if summary.fastest and summary.fastest.conclusive and not summary.unsure else []
     if alike := [row.method for row in others if row.method in near]:
         parts.append(f"as good on these prompts: {_some(alike)}")
     graded = [row for row in (best, *others) if row.lossless]

@@ -187,7 +187,7 @@ def finding(summary: RunSummary) -> str:
 def _as_good(summary: RunSummary) -> str:
     """The rows that may be as fast as the fastest; empty if there is only one row, too few prompts or a disturbance."""
     fastest = summary.fastest
-    if fastest is None or fastest.among < 2 or not fastest.told_apart or summary.unsure:
+    if fastest is None or fastest.among < 2 or not fastest.conclusive or summary.unsure:
         return ""
     others = [method for method in fastest.as_good if method != fastest.method]
     if not others:

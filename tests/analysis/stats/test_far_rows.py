@@ -17,7 +17,7 @@ def row(speed: float, answered: int = PROMPTS, every: int = 3) -> Paired:
 def test_a_best_row_that_a_resample_can_leave_without_an_answer_rules_out_no_far_one() -> None:
     slow = {f"slow {number}": row(0.1) for number in range(40)}
     found = many({"best": row(40.0, 6, 4), **slow}, seed=0, draws=500)
-    assert (found.best, found.told_apart) == ("best", True)
+    assert (found.best, found.conclusive) == ("best", True)
     assert len(found.as_good) == len(slow) + 1
     sure = many({"best": row(40.0, every=4), **slow}, seed=0, draws=500)
     assert sure.as_good == ("best",)
@@ -27,5 +27,5 @@ def test_rows_that_tell_nothing_hide_no_row_that_is_ruled_out() -> None:
     """Rows that a resample can leave without tokens are not compared with others."""
     unsure = {f"unsure {number}": row(1.5, 6, 5 + number) for number in range(3)}
     found = many({"fast": row(2.0), "slow": row(1.0, every=4), **unsure}, seed=0, draws=500)
-    assert found.told_apart
+    assert found.conclusive
     assert set(found.as_good) == {"fast", *unsure}

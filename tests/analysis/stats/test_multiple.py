@@ -52,14 +52,14 @@ def replace_denominator(row: Paired, seconds: list[float]) -> Paired:
 def test_equal_rows_are_all_as_good_and_clearly_slower_ones_are_not() -> None:
     made = rows([1.5, 1.2, 1.0], 40)
     twice = many({**made, "again": made["row 0"]}, seed=0)
-    assert twice.told_apart
+    assert twice.conclusive
     assert set(twice.as_good) == {"row 0", "again"}
-    assert many(rows([1.0] * 4, 6, seed=5), seed=0).told_apart
+    assert many(rows([1.0] * 4, 6, seed=5), seed=0).conclusive
 
 
 def test_too_few_prompts_tell_nothing_apart() -> None:
     found = many(rows([3.0, 1.0], 5), seed=0)
-    assert (found.best, set(found.as_good), found.told_apart, dict(found.intervals)) == (
+    assert (found.best, set(found.as_good), found.conclusive, dict(found.intervals)) == (
         "row 0", {"row 0", "row 1"}, False, {},
     )  # fmt: skip
     assert many({}, seed=0).best is None

@@ -18,7 +18,7 @@ def test_equal_samplers_are_called_different_at_the_stated_level() -> None:
     assert called_different(Language(), 100, answers=30, permutations=199) <= 0.11
 
 
-def test_a_planted_bias_is_told() -> None:
+def test_a_planted_bias_is_found() -> None:
     # Colder by 0.6: a total variation of 16 % on average, next to what the test says that it finds with 60 answers.
     biased = Language(0.6)
     distance = biased.distance(Language())
@@ -29,7 +29,7 @@ def test_a_planted_bias_is_told() -> None:
     assert called_different(biased, 20) >= 0.8
 
 
-def test_one_context_with_one_biased_token_is_told_by_many_answers() -> None:
+def test_one_biased_token_is_found_with_many_answers() -> None:
     fair = {"p": [[number % 4, 7] for number in range(400)]}
     loaded = {"p": [[min(number % 5, 3), 7] for number in range(400)]}  # 3 comes twice as often
     found = two_sample(loaded, fair, seed=0)
@@ -45,7 +45,7 @@ def test_answers_that_share_no_prefix_say_nothing() -> None:
     assert two_sample({"p": [[1]]}, {"q": [[2]]}, seed=0).verdict == "too few samples"
 
 
-def test_samplers_that_always_say_the_same_are_not_told_apart_and_could_have_been() -> None:
+def test_constant_samplers_show_no_difference_with_enough_power() -> None:
     sure = {"p": [[1, 2]] * 20}
     found = two_sample(sure, sure, seed=0)
     assert (found.verdict, found.p_value, found.contexts) == ("no difference shown", 1, 2)

@@ -29,7 +29,7 @@ def layout_of(counts: Sequence[int], device: str, spare: int = 0) -> Layout:
 
 
 @pytest.mark.parametrize("sizes", [(576, 512), (8, 80)])
-def test_rows_land_behind_each_slots_length_in_a_slice_of_a_layer(sizes: tuple[int, int], device: str) -> None:
+def test_rows_land_after_each_slots_length_in_a_slice_of_a_layer(sizes: tuple[int, int], device: str) -> None:
     counts, heads, cells, lengths = [3, 0, 5], 2, 64, [0, 7, 24]
     layout = layout_of(counts, device, spare=2)
     new = [noise(1, heads, 10, size, seed=size).to(device) for size in sizes]

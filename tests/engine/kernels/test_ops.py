@@ -216,7 +216,7 @@ def test_same_graph(device: str) -> None:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_what_is_captured_and_what_is_told_later_choose_together(sampling: Sampling, device: str) -> None:
+def test_captured_and_later_inputs_choose_together(sampling: Sampling, device: str) -> None:
     """What the whole sampling chooses."""
     ops = kernels(device)
     ops.set_sampling(sampling)

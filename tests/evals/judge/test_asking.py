@@ -130,7 +130,7 @@ def test_as_many_questions_as_workers_are_open_and_equal_ones_in_flight_are_aske
 
 
 @pytest.mark.parametrize("how", ["ctrl-c", "fault"])
-def test_what_came_behind_an_open_question_is_kept(tmp_path: Path, how: str) -> None:
+def test_what_came_after_an_open_question_is_kept(tmp_path: Path, how: str) -> None:
     come, reached, over = threading.Semaphore(0), threading.Event(), threading.Event()
 
     def hangs(prompt: JudgePrompt) -> str:

@@ -134,7 +134,7 @@ def test_dummy_weights_samples_and_traces_stand_for_nothing_else(tmp_path: Path)
     assert {each.id for each in pictured(Gathered([run, *runs]))} == {run.id, "dummy", "warm"}
 
 
-def test_a_fine_tuned_models_row_is_told_over_its_base_too(tmp_path: Path) -> None:
+def test_a_fine_tuned_models_row_is_compared_with_its_base_too(tmp_path: Path) -> None:
     config = run_config(["ar@base", "jf"], 9)
     config = config.model_copy(update={"base": config.model.model_copy(update={"name": "the base"})})
     seconds = {"ar": 1.0, "ar@base": 0.75, "jf": 0.5}

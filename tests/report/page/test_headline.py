@@ -36,7 +36,7 @@ def table(made: Run) -> list[Row]:
     return list(headline("humaneval v2", [made]).on("page").rows)
 
 
-def test_a_row_stands_beside_its_ar_twin(tmp_path: Path) -> None:
+def test_a_row_stands_with_its_baseline(tmp_path: Path) -> None:
     made = run(tmp_path, right=lambda one: one.method == "ar", lossless={"ar": EXACT, "fast": EXACT})
     rows = table(made)
     assert [row.method for row in rows] == ["ar", "fast", "other"]

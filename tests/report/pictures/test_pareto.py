@@ -72,7 +72,7 @@ def test_bars_are_the_interval_of_speed_and_wilsons_of_the_answers() -> None:
     assert [s[:, 1].tolist() for s in upright] == [[pytest.approx(wilson.low), pytest.approx(wilson.high)]]
 
 
-def test_small_cells_beat_nobody_and_those_without_accuracy_are_counted() -> None:
+def test_small_configurations_win_nothing_and_missing_accuracy_is_counted() -> None:
     figure = pareto(cells([*CELLS, {"decode_tok_s": 999.0}, {"decode_tok_s": NOTHING, "accuracy": 0.9}]))
     assert all(x < 900 for x, _ in points(figure.axes[0], "jf"))
     assert wording(" ".join(figure.get_supxlabel().split()))

@@ -26,7 +26,7 @@ def table(*rows: Row, columns: Sequence[Column] = (), **more: object) -> Table:
     return Table("t", "", heads, rows, **more)  # type: ignore[arg-type]
 
 
-def test_a_cell_without_room_below_has_its_interval_beside_it() -> None:
+def test_a_cell_without_room_below_has_its_interval_next_to_it() -> None:
     head, _, row = shown([table(Row([Cell("ar"), SPEEDUP]))])
     assert head.split() == ["method", "speedup"]
     assert row == "ar      1.25 [1.00, 1.50]"
