@@ -109,7 +109,7 @@ class Pair:
 
 
 @dataclass
-class Tally:
+class MethodCounts:
     """Counts of a row of the table, and the seconds of its timed steps."""
 
     found: Counter[str] = field(default_factory=Counter)
@@ -295,7 +295,7 @@ def compare(texts: Sequence[Text], published: Any) -> int:
     examples: dict[str, list[str]] = {"rounding": [], "wrong": []}
     wrong = order = trees = 0
     for (name, state), tree in product(STATES.items(), (False, True)):
-        tally = Tally()
+        tally = MethodCounts()
         for setting in settings(*state, tree):
             for pair in play(setting, texts, published):
                 found = judged(pair, setting)
@@ -315,7 +315,7 @@ def compare(texts: Sequence[Text], published: Any) -> int:
     return wrong
 
 
-def row(name: str, tally: Tally) -> str:
+def row(name: str, tally: MethodCounts) -> str:
     """Format a line of the table."""
     found = [tally.found[name] for name in ("drafts", "empty", "same", "order", "rounding", "wrong")]
     times = 1e6 * np.quantile(tally.seconds, (0.5, 0.99), axis=0).T.ravel()

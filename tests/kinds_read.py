@@ -44,7 +44,7 @@ from specbench.models import adapters, head_files, names
 from specbench.models.checkpoint import read_config
 from specbench.models.export import copies
 from specbench.models.loaded_model import ByteTokenizer
-from specbench.planning.methods import labels_of
+from specbench.planning.methods import assign_labels
 from specbench.quality import perplexity
 from specbench.report.claims import catalog as claims
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest, read_branches
@@ -191,7 +191,7 @@ def checkout(path: Path) -> None:
 def grid(path: Path) -> None:
     axes = read_axes([], path)
     with suppress(UsageError):  # about the options themselves, wherever they were written
-        expand(labels_of(["jf"]), {"ar": {}, "jf": {}}, axes)
+        expand(assign_labels(["jf"]), {"ar": {}, "jf": {}}, axes)
 
 
 class Learning(Options):

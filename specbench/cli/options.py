@@ -40,7 +40,7 @@ def takes(
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=of(name, plan) if name in shown else of(name, plan, hidden=True),
+                default=plan_option(name, plan) if name in shown else plan_option(name, plan, hidden=True),
                 annotation=_typed(plan.model_fields[name].annotation),
             )
             for name in names
@@ -81,7 +81,7 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
 _ALL = typer.Option(False, "--help-all", help="Show every option and exit.", is_eager=True, callback=_show_all)
 
 
-def of(field: str, plan: type[Flags] = Decoding, **changes: Any) -> Any:
+def plan_option(field: str, plan: type[Flags] = Decoding, **changes: Any) -> Any:
     """A typer option for one field of a plan, for a command without a whole plan; ``changes``: such as ``help``."""
     info, written = plan.model_fields[field], flag_of(plan, field)
     default = list(info.default) if isinstance(info.default, tuple) else ... if info.is_required() else info.default

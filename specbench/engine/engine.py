@@ -18,7 +18,7 @@ from specbench.engine.block_verification import DrawnDrafts
 from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.checks import declared
 from specbench.engine.graphs import CaptureFailed, Follower, settle
-from specbench.engine.layers.code import LayerCode
+from specbench.engine.layers.code import LayerBackend
 from specbench.engine.layers.skinny import SkinnyProducts
 from specbench.engine.layers.sums import WideSums
 from specbench.engine.loading import load_stepper
@@ -89,7 +89,7 @@ class Engine:
         self._at_close: list[Callable[[], None]] = []
         captured = on_gpu if graphs is None else graphs
         products = SkinnyProducts(self.device, pinned=deterministic)
-        self.code = LayerCode(model, compile=compile, native=native, captured=captured, products=products)
+        self.code = LayerBackend(model, compile=compile, native=native, captured=captured, products=products)
         self.attentions = Attentions(backend, model, pinned=deterministic)
         # Rows after the model's last position never emit a token that is kept, so they all get the last position.
         self.positions = declared.check_declared(model, capacity)

@@ -9,7 +9,7 @@ from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.buckets import scratch_cells
 from specbench.engine.cache import StaticCache
 from specbench.engine.checks import declared, forward, layer
-from specbench.engine.layers.code import LayerCode
+from specbench.engine.layers.code import LayerBackend
 from specbench.engine.ops import TorchOps
 from specbench.engine.program import Program
 from specbench.engine.sampler import Sampling
@@ -18,7 +18,7 @@ from specbench.engine.stepper import EagerStepper
 
 
 def load_stepper(
-    code: LayerCode,
+    code: LayerBackend,
     attentions: Attentions,
     sampling: Sampling,
     slots: int,

@@ -17,7 +17,7 @@ from specbench.engine.attention.choice import Steps
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket
 from specbench.engine.checks import forward
 from specbench.engine.fast_paths import WORTH
-from specbench.engine.layers.code import LayerCode
+from specbench.engine.layers.code import LayerBackend
 from specbench.engine.program import StepKind
 from specbench.engine.stepper import EagerStepper, GraphStepper
 
@@ -38,7 +38,7 @@ class Tuner:
         self,
         graphs: GraphStepper,
         eager: EagerStepper,
-        code: LayerCode,
+        code: LayerBackend,
         max_rows: int,
         rounding: float,
         pinned: bool,

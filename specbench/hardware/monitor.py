@@ -18,7 +18,7 @@ import psutil
 
 from specbench.common import busy_s
 from specbench.hardware.limits import usable_cores
-from specbench.results import Look
+from specbench.results import MachineInterval
 
 _CPUS = Path("/sys/devices/system/cpu")
 _SHORTEST_S = 0.3  # the kernel counts in hundredths of a second
@@ -70,14 +70,14 @@ def sample_machine() -> MachineSample:
     )
 
 
-def sample_delta(before: MachineSample, now: MachineSample, segment: int) -> Look | None:
+def sample_delta(before: MachineSample, now: MachineSample, segment: int) -> MachineInterval | None:
     """Return what happened between two samples, or None if they are too close to each other."""
     seconds = now.at_s - before.at_s
     if seconds < _SHORTEST_S:
         return None
     own_s = max(0.0, now.own_s - before.own_s)
     busy, stolen = _passed(before.busy_s, now.busy_s), _passed(before.stolen_s, now.stolen_s)
-    return Look(
+    return MachineInterval(
         segment=segment,
         seconds=seconds,
         cores=now.cores,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from specbench.planning.memory_check import MemoryBudget as MemoryBudget
     from specbench.planning.memory_check import how_to_shrink as how_to_shrink
     from specbench.planning.methods import Settings as Settings
-    from specbench.planning.methods import labels_of as labels_of
+    from specbench.planning.methods import assign_labels as assign_labels
     from specbench.planning.methods import make_method as make_method
     from specbench.planning.methods import parse_settings as parse_settings
     from specbench.planning.methods import plan_methods as plan_methods

@@ -25,7 +25,7 @@ def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method,
     Args:
         settings: ``LABEL.OPTION=VALUE`` strings; the label may be left out if there is one method besides AR.
     """
-    labels = labels_of(names)
+    labels = assign_labels(names)
     return make_methods(labels, parse_settings(labels, settings))
 
 
@@ -147,7 +147,7 @@ def _has(method: str, option: str) -> bool:
         return False
 
 
-def labels_of(names: Sequence[str]) -> dict[str, str]:
+def assign_labels(names: Sequence[str]) -> dict[str, str]:
     """Map the label of each row to its method, AR first. Repeated names become ``jacobi#2``, …"""
     wanted = list(names)
     if BASELINE in wanted:

@@ -13,9 +13,9 @@ from specbench.models import names
 from specbench.planning.auto_size import auto_tree_size
 from specbench.planning.methods import (
     Settings,
+    assign_labels,
     base_row,
     default_settings,
-    labels_of,
     make_methods,
     merged,
     parse_settings,
@@ -167,7 +167,7 @@ def _by_alias(plan: Plan) -> tuple[list[str], dict[str, str], Settings, list[str
         method = f"{BASELINE},{own}" if own else DEFAULT_METHODS
         flags += [f"--method {method}"] if own else []
     methods = _some("--method", method)
-    labels = labels_of(methods)
+    labels = assign_labels(methods)
     heads = settings_of_all(labels, "head", plan.head) if plan.head is not None else []
     given = parse_settings(labels, [*plan.settings, *heads])
     defaults = {**alias.get("suits", {}), **({own: alias.get("options", {})} if own else {})}

@@ -10,7 +10,7 @@ from specbench.analysis import LEAST_READINGS, find_disturbance, threshold_text
 from specbench.common import EnvironmentRefused
 from specbench.hardware import BandwidthProbe, MachineSample, sample_delta, sample_machine, usable_cores
 from specbench.profiling.doctor import Check
-from specbench.results import Bandwidth, Disturbed, Look, Reading, Watch
+from specbench.results import Bandwidth, Disturbed, MachineInterval, Reading, Watch
 
 _APART_S = 1.0
 _LEAST_S = 0.3  # shorter intervals between two samples are too coarse
@@ -86,7 +86,7 @@ def _watched(
     """
     threads = usable_cores()
     readings: list[Reading] = []
-    looks: list[Look] = []
+    looks: list[MachineInterval] = []
     first = last = look()
     while (left := seconds - (last.at_s - first.at_s)) > 0 or len(looks) < LEAST_READINGS:
         if probe is not None:

@@ -57,7 +57,7 @@ _DRAWS = 2_000  # bootstrap resamples for tokens per forward; 100,000 prompts ta
 
 
 @dataclass
-class Tally:
+class MethodCounts:
     """One method's records as counts; ``accepted_lengths`` maps kept tokens to the number of target forwards."""
 
     requests: int = 0
@@ -99,7 +99,7 @@ class Run:
     run: Mapping[str, Any]
     config: RunConfig
     summary: RunSummary
-    tallies: Mapping[str, Tally]
+    tallies: Mapping[str, MethodCounts]
     judged: Sequence[Mapping[str, Any]]
     projections: Sequence[Mapping[str, Any]]
     pictured: Mapping[str, Sequence[Step]] = field(default_factory=dict)
@@ -240,7 +240,7 @@ def read_whole_run(path: Path) -> Run:
     """Read a run, with its records as counts, and check that its files belong together."""
     folder = RunFolder.load(path)
     config = read_config(folder)
-    tallies = {spec.label: Tally() for spec in config.methods}
+    tallies = {spec.label: MethodCounts() for spec in config.methods}
     summary = read_summary(folder, config) if folder.finished else None
     kept: list[RequestRecord] = []
     traced = _Traced()

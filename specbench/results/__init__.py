@@ -115,7 +115,7 @@ if TYPE_CHECKING:
     from specbench.results.verdicts import read_scores as read_scores
     from specbench.results.verdicts import read_verdicts as read_verdicts
     from specbench.results.watch import WATCH as WATCH
-    from specbench.results.watch import Look as Look
+    from specbench.results.watch import MachineInterval as MachineInterval
     from specbench.results.watch import Watch as Watch
 else:
     __getattr__, __dir__ = door(__name__)

@@ -18,7 +18,7 @@ _Cores = Annotated[float, Field(ge=0, le=1 << 20)]
 _Seconds = Annotated[float, Field(gt=0, le=1e9)]
 
 
-class Look(Record):
+class MachineInterval(Record):
     """One sample: what happened since the previous sample. Figures in cores are averages over ``seconds``."""
 
     segment: Count = Field(
@@ -45,7 +45,7 @@ class Look(Record):
 class Watch(Record):
     """The samples of a run in order of time; a resumed run adds to them."""
 
-    looks: list[Look] = Field(default_factory=list)
+    looks: list[MachineInterval] = Field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -84,7 +84,7 @@ class Watch(Record):
 WATCH = Attachment("watch.json", Watch)
 
 
-def _beyond(cores: float, look: Look) -> float:
+def _beyond(cores: float, look: MachineInterval) -> float:
     """Cores taken by others, minus those that the run's quota would not have let it use anyway."""
     return max(0.0, cores - max(0, look.cores - look.usable))
 

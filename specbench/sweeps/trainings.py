@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench.common import NothingLearnt, UsageError, flag_of, safe_name, sole_use, write_json_atomic
-from specbench.planning import Loading, labels_of, parse_settings
+from specbench.planning import Loading, assign_labels, parse_settings
 from specbench.sweeps.grid import Axis, expand, read_axes
 from specbench.sweeps.running import expanded, run_sweep
 from specbench.sweeps.sweep_plan import SweepPlan, TrainedSweepPlan
@@ -52,7 +52,7 @@ def sweep_trainings(
     swept = plan.method or trainer.method
     own = SweepPlan.model_validate({name: getattr(plan, name) for name in SweepPlan.model_fields} | {"method": swept})
     if trainer.option:  # the weights that the method needs do not exist yet
-        labels = labels_of([swept])
+        labels = assign_labels([swept])
         expand(labels, parse_settings(labels, own.settings), read_axes(own.grid, own.grid_file), plan.yes)
     else:
         expanded(own, insist=plan.yes)  # find mistakes in the grid before any training

@@ -20,7 +20,7 @@ from specbench.results.figures_schema import Speedup
 from specbench.results.folder import RunFolder
 from specbench.results.request_schema import GpuTrace, RequestRecord
 from specbench.results.summary_schema import RunSummary
-from specbench.results.watch import WATCH, Look, Watch
+from specbench.results.watch import WATCH, MachineInterval, Watch
 
 PROMPTS = 12
 
@@ -32,7 +32,7 @@ def watch(count: int = 6, **expected: Any) -> Watch:
         "clock_mhz": 2300.0, "slowed": 0, "load": 2.0,
     }  # fmt: skip
     every = [{**quiet, **{k: v[at] if isinstance(v, list) else v for k, v in expected.items()}} for at in range(count)]
-    return Watch(looks=[Look(segment=at, **one) for at, one in enumerate(every)])
+    return Watch(looks=[MachineInterval(segment=at, **one) for at, one in enumerate(every)])
 
 
 def memory(*gb: float) -> Bandwidth:

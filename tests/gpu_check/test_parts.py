@@ -80,7 +80,7 @@ def test_products_are_settled_once_and_handed_on(bench: Bench, monkeypatch: pyte
     monkeypatch.setattr(skinny.SkinnyProducts, "_choice", choose)
     monkeypatch.setattr(skinny, "cuda_time", lambda device: None)
     weight = torch.randn(12, 8)
-    monkeypatch.setattr(code.LayerCode, "weights", lambda layers: {(12, 8): [weight]})
+    monkeypatch.setattr(code.LayerBackend, "weights", lambda layers: {(12, 8): [weight]})
     monkeypatch.setattr(steps, "WANTED", WANTED[:1])
     loaded = sessions.model_of(bench, WANTED[0], 64)[1]
     assert loaded is not None

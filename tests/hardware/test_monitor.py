@@ -19,7 +19,7 @@ from support.asserting import known
 
 from specbench.hardware import monitor
 from specbench.hardware.monitor import MachineSample, sample_delta, sample_machine
-from specbench.results.watch import Look
+from specbench.results.watch import MachineInterval
 
 Times = namedtuple("Times", "user nice system idle iowait irq softirq steal guest_nice")
 BEFORE = [
@@ -48,7 +48,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def later(before: MachineSample, seconds: float = 2.0) -> Look:
+def later(before: MachineSample, seconds: float = 2.0) -> MachineInterval:
     return known(sample_delta(before, MachineSample(**{**vars(sample_machine()), "at_s": before.at_s + seconds}), 3))
 
 

@@ -17,7 +17,7 @@ from specbench.models import names
 from specbench.models.adapters import CARD
 from specbench.models.loaded_model import LoadedModel
 from specbench.models.loader import load
-from specbench.planning.methods import default_settings, labels_of, make_methods, plan_methods
+from specbench.planning.methods import assign_labels, default_settings, make_methods, plan_methods
 from specbench.runner.record import Request
 from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
@@ -73,7 +73,7 @@ def test_a_head_belongs_to_an_alias(folder: Path) -> None:
 @by_method
 def test_an_adapter_saves_forwards_on_unseen_questions(folder: Path, smollm2: LoadedModel) -> None:
     name, alias = ALIASES[str(folder)]
-    labels = labels_of([alias["method"]])
+    labels = assign_labels([alias["method"]])
     settings = default_settings(labels, {label: {} for label in labels}, alias["method"], alias.get("options", {}))
     _, method = make_methods(labels, settings)
     assert tokens_per_forward(load(name, device="cpu"), method) > tokens_per_forward(smollm2, method)

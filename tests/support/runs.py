@@ -57,7 +57,7 @@ from specbench.results.schema import (
 )
 from specbench.results.summary_schema import RunSummary
 from specbench.results.verdicts import VERDICTS
-from specbench.results.watch import WATCH, Look, Watch
+from specbench.results.watch import WATCH, MachineInterval, Watch
 from specbench.runner.stop import Decode, Output, StopRule
 from specbench.runner.trace import Verified, token_trace, verified
 from specbench.sweeps import driver, read_sweep
@@ -800,7 +800,7 @@ _MEMORY = Bandwidth(
     readings=[Reading(segment=at, threads=2, bytes_per_s=2e10 + at) for at in range(2)],
     refused="no C++ compiler was found",
 )
-_LOOK = Look(
+_LOOK = MachineInterval(
     segment=1, seconds=4.5, cores=2, usable=2, own_cores=1.5, others_cores=0.5, stolen_cores=0.25,
     clock_mhz=2300.0, slowed=1, load=2.5,
 )  # fmt: skip

@@ -13,12 +13,12 @@ from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.decoding import Method
-from specbench.planning.methods import labels_of, parse_settings
+from specbench.planning.methods import assign_labels, parse_settings
 from specbench.sweeps.grid import MANY, Grid, expand, read_axes
 
 
 def made(names: str, *axes: str, settings: Sequence[str] = (), **more: Any) -> Grid:
-    labels = labels_of(names.split(","))
+    labels = assign_labels(names.split(","))
     if "asked" in more:
         more["asked"] = parse_settings(labels, more["asked"])
     return expand(labels, parse_settings(labels, settings), read_axes(axes), **more)

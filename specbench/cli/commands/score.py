@@ -37,11 +37,11 @@ def score(
     max_new_tokens: int | None = typer.Option(
         None, "--max-new-tokens", min=1, help="Per judgment.", show_default="2048"
     ),
-    dtype: str = options.of("dtype"),
-    device: str = options.of("device"),
-    revision: str | None = options.of("revision"),
-    trust_remote_code: bool = options.of("trust_remote_code"),
-    data_dir: Path | None = options.of("data_dir"),
+    dtype: str = options.plan_option("dtype"),
+    device: str = options.plan_option("device"),
+    revision: str | None = options.plan_option("revision"),
+    trust_remote_code: bool = options.plan_option("trust_remote_code"),
+    data_dir: Path | None = options.plan_option("data_dir"),
     as_json: bool = options.JSON,
 ) -> None:
     """Grade the answers of a run, finished or not; with --judge, rate them from 1 to 10 with FastChat's prompts.

@@ -26,7 +26,7 @@ from specbench.engine.layers.skinny import SkinnyProducts
 OF_DEVICE: dict[str, type[OwnLayers] | type[FusedLayers]] = {"cpu": OwnLayers, "cuda": FusedLayers}
 
 
-class LayerCode:
+class LayerBackend:
     """Switch a model between its own attention and layers and the engine's.
 
     Args:

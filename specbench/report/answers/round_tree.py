@@ -16,7 +16,7 @@ from rich.text import Text
 
 from specbench.analysis import Round, Row
 from specbench.report.answers.generation import EMPTY, escaped, shown
-from specbench.report.answers.states_grid import fitted
+from specbench.report.answers.states_grid import fit_width
 from specbench.results import BONUS
 
 _ORIGIN, _FIGURES = 14, 13  # columns of the terminal
@@ -59,11 +59,11 @@ class RoundTree:
             kind = BONUS if row is None else kind_of(row)
             text = (found.bonus if row is None else row.text) or ""
             words = " " * min(2 * turns, most) + f"{SIGNS[kind][0]} {shown(text)}"
-            token = Text(fitted(words, room), _STYLES[kind])
+            token = Text(fit_width(words, room), _STYLES[kind])
             if row is None:
                 table.add_row(str(found.accepted + 1), token, *("" for _ in scores), BONUS)
             else:
-                origin = Text(fitted(escaped(row.origin), _ORIGIN))
+                origin = Text(fit_width(escaped(row.origin), _ORIGIN))
                 table.add_row(str(row.depth), token, *(scored(row) if scores else ()), origin)
         yield table
         yield Text()

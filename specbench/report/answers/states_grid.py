@@ -90,12 +90,12 @@ def _line(head: str, cells: Sequence[tuple[str, Style]], width: int) -> Text:
     """A line of cells at their positions; long text is cut."""
     line = Text(set_cell_size(head, _HEAD), no_wrap=True, overflow="crop")
     for words, style in cells:
-        line.append(set_cell_size(fitted(words, width - 1), width), style)
+        line.append(set_cell_size(fit_width(words, width - 1), width), style)
     line.rstrip()
     return line
 
 
-def fitted(words: str, width: int) -> str:
+def fit_width(words: str, width: int) -> str:
     """Cut text to ``width`` terminal columns, with an ellipsis."""
     return words if cell_len(words) <= width else set_cell_size(words, width - 1).rstrip() + "…"
 

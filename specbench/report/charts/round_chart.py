@@ -10,7 +10,7 @@ from matplotlib.collections import LineCollection
 from specbench.analysis import Round
 from specbench.report.answers.generation import escaped, shown
 from specbench.report.answers.round_tree import SIGNS, kind_of, scored, title
-from specbench.report.answers.states_grid import fitted
+from specbench.report.answers.states_grid import fit_width
 from specbench.report.charts import sheet, style
 from specbench.results import BONUS
 
@@ -53,7 +53,7 @@ def round_svg(found: Round, name: str, *, titled: bool = True) -> str:
         kind, text = _kind(found, row), found.bonus if row == _BONUS_ROW else found.rows[row].text
         colour = style.FAINT if kind in sheet.FAINT else style.INK
         left, middle = _LEFT + column * (_BOX + _GAP) + _STRIPE + 3, top + _LINE * line + _HIGH / 2
-        sheet.words(axes, left, middle, fitted(f"{SIGNS[kind][0]}{shown(text or '')}", _COLUMNS), color=colour)
+        sheet.words(axes, left, middle, fit_width(f"{SIGNS[kind][0]}{shown(text or '')}", _COLUMNS), color=colour)
     scores = any(row.score is not None for row in found.rows)
     _legend(axes, kinds, origins, top + _LINE * lines + 16, scores=scores)
     if left_out := len(found.rows) - len(drawn):
@@ -119,7 +119,7 @@ def _legend(axes: Axes, kinds: list[str], origins: list[str], middle: float, *, 
         left += 38 + 5.9 * len(text)
     left = _LEFT
     for at, origin in enumerate(origins):
-        text = fitted(escaped(origin), 14)
+        text = fit_width(escaped(origin), 14)
         sheet.filled(axes, style.PALETTE[at], [(left, middle + 14, _STRIPE, 16)])
         sheet.words(axes, left + 9, middle + 22, text, fontsize=9.5)
         left += 26 + 5.9 * len(text)

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from specbench.analysis import MARKS, Trajectory
 from specbench.report.answers.generation import shown
-from specbench.report.answers.states_grid import SIGNS, fitted, title, totals_line
+from specbench.report.answers.states_grid import SIGNS, fit_width, title, totals_line
 from specbench.report.charts import sheet, style
 
 STATES, POSITIONS = 96, 128  # that are drawn at most, from the first on
@@ -33,7 +33,7 @@ def trajectory_svg(found: Trajectory, name: str) -> str:
     for at in range(across):
         left = _LEFT + _CELL * at
         sheet.words(axes, left + 3, _TOP, str(at), color=style.FAINT, fontsize=9)
-        sheet.words(axes, left + 3, _TOP + _LINE, fitted(shown(found.texts[at]), _COLUMNS), weight="bold")
+        sheet.words(axes, left + 3, _TOP + _LINE, fit_width(shown(found.texts[at]), _COLUMNS), weight="bold")
     for line, state in enumerate(states, 2):
         top = _TOP + _LINE * line
         sheet.words(axes, 10, top, f"{state.number}", color=style.FAINT)
@@ -46,7 +46,9 @@ def trajectory_svg(found: Trajectory, name: str) -> str:
     for mark, boxes in places.items():
         sheet.boxes(axes, mark, boxes)
     for left, top, label, mark in drawn:
-        sheet.words(axes, left, top, fitted(label, _COLUMNS), color=style.FAINT if mark in sheet.FAINT else style.INK)
+        sheet.words(
+            axes, left, top, fit_width(label, _COLUMNS), color=style.FAINT if mark in sheet.FAINT else style.INK
+        )
     sheet.words(axes, 10, _TOP, "forward", color=style.FAINT, fontsize=9)
     sheet.words(axes, 10, _TOP + _LINE, "answer", color=style.FAINT, fontsize=9)
     left = 10.0

@@ -28,7 +28,7 @@ def best(run: Run) -> MethodSummary | None:
     return max(candidates(run), key=lambda row: row.speedup.value if row.speedup else 0.0, default=None)
 
 
-def as_good(run: Run, first: MethodSummary | None) -> str:
+def tied_with_best(run: Run, first: MethodSummary | None) -> str:
     """A sentence on the rows that the run's prompts cannot distinguish from its best row."""
     others = [row.method for row in candidates(run) if first and row.method != first.method]
     if first is None or not others:

@@ -26,14 +26,14 @@ from specbench.report.document import (
     Words,
 )
 from specbench.report.gathering import Gathered, Skipped, cannot
-from specbench.report.page.best import as_good, best
+from specbench.report.page.best import best, tied_with_best
 from specbench.report.page.findings import in_short, pictured, races_of
 from specbench.report.page.pooled import pooled_blocks
 from specbench.report.page.run_section import run_section
 from specbench.report.tables import cell
 from specbench.report.tables.columns import PROMPTS, SPEEDUP, TPF, VERDICT
 from specbench.report.tables.run_table import headline, settings
-from specbench.report.tables.text_quality import aside
+from specbench.report.tables.text_quality import repetition_note
 from specbench.results import TaskSpec, bandwidth_line, device_name, known_text
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def overview(found: Gathered) -> Section:
     if found.runs:
         blocks.append(_table(found, first))
     blocks += pooled_blocks(found.runs)
-    if lines := [f"{run.id}: {line}" for run in found.runs if (line := as_good(run, first[run.id]))]:
+    if lines := [f"{run.id}: {line}" for run in found.runs if (line := tied_with_best(run, first[run.id]))]:
         blocks.append(Words(lines, "notes"))
     return Section("overview", "At a glance", blocks)
 
@@ -274,7 +274,7 @@ def _table(found: Gathered, first: dict[str, MethodSummary | None]) -> Table:
 
 def _verdict(row: MethodSummary) -> Cell:
     """The verdict on a row; without the colour for good news if repetitive answers cause the speedup."""
-    found, made_by_loops = cell.verdict(row.speedup), aside(row).strip(" ()")
+    found, made_by_loops = cell.verdict(row.speedup), repetition_note(row).strip(" ()")
     return replace(found, under=made_by_loops, tone="") if made_by_loops else found
 
 

@@ -10,11 +10,11 @@ from specbench.common import UsageError
 from specbench.report.answers.race import Race, race
 from specbench.report.answers.race_page import race_page
 from specbench.report.document import Finding, Findings, Mark, Page, Section, Source, Tone
-from specbench.report.page.best import as_good, best, candidates
+from specbench.report.page.best import best, candidates, tied_with_best
 from specbench.report.page.write import RACES
 from specbench.report.tables.cell import number
 from specbench.report.tables.run_table import rating
-from specbench.report.tables.text_quality import aside
+from specbench.report.tables.text_quality import repetition_note
 from specbench.results import BASE, BASELINE, RunFolder, device_name, known_text
 
 if TYPE_CHECKING:
@@ -117,12 +117,12 @@ def _finding(run: Run, page: Page | None) -> Finding:
     tone, claim = _VERDICTS.get(
         row.speedup.verdict, ("", "is the fastest method, and no difference from plain decoding is shown")
     )
-    if loops := aside(row).strip(" ()"):
+    if loops := repetition_note(row).strip(" ()"):
         tone, claim = "", f"{claim}; {loops}"
     if row.accuracy_difference and row.accuracy_difference.verdict == "fewer right":
         tone, claim = "", f"{claim}, and fewer of its answers are right"
     lines = {
-        "How sure": f"{_interval(run, row)} {as_good(run, row)}".strip(),
+        "How sure": f"{_interval(run, row)} {tied_with_best(run, row)}".strip(),
         "How right": _right(run, row),
         **_over_base(run, row),
         **fields,

@@ -14,7 +14,7 @@ from specbench.report.tables.notes import DETAIL, INVALID, LIMITED, Note, notes
 from specbench.report.tables.run_parts import judgment_report
 from specbench.report.tables.run_table import Finished, compared_rows, headline, not_judged
 from specbench.report.tables.run_title import run_title, simulated_title
-from specbench.report.tables.text_quality import aside
+from specbench.report.tables.text_quality import repetition_note
 from specbench.results import BASELINE
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _found(run: Mapping[str, Any], summary: RunSummary) -> list[str]:
     best, *others = rows
     assert best.speedup is not None
     verdict = best.speedup.verdict.removeprefix(UNSURE)
-    figure = f"{number(best.speedup.value, 2)} times {BASELINE}'s speed{aside(best)}"
+    figure = f"{number(best.speedup.value, 2)} times {BASELINE}'s speed{repetition_note(best)}"
     title = _title(run, best)
     if summary.unsure:
         won = f"unsure, the machine was disturbed; measured: {name(best)} {figure}"

@@ -34,7 +34,7 @@ def figure(key: str, title: str, digits: int, times: float = 1.0, **more: Any) -
     return Filled(key, title, get=get, **more)
 
 
-def over_ar(key: str, title: str, made: Callable[[Any], Cell] = cell.ratio, **more: Any) -> Filled:
+def speedup_column(key: str, title: str, made: Callable[[Any], Cell] = cell.ratio, **more: Any) -> Filled:
     """A column for a ratio over AR with its interval; AR's own is 1."""
     return Filled(
         key, title, get=lambda record: cell.ONE if record.method == BASELINE else made(getattr(record, key)), **more
@@ -61,8 +61,8 @@ TOKENS = Filled("tokens", "tokens", get=lambda record: cell.count(record.tokens)
 TPF = figure("tokens_per_forward", "TPF", 2)
 TOK_S = figure("decode_tok_s", "tok/s", 1)
 STEP_RATIO = Filled("step_ratio", "step ratio", get=lambda record: _own(record, cell.figure(record.step_ratio, 2)))
-SPEEDUP = over_ar("speedup", "speedup")
-E2E = over_ar("e2e_speedup", "e2e")
+SPEEDUP = speedup_column("speedup", "speedup")
+E2E = speedup_column("e2e_speedup", "e2e")
 VERDICT = Filled("verdict", "verdict", words=True, get=_verdict)
 
 

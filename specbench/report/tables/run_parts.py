@@ -23,7 +23,7 @@ from specbench.report.tables.columns import (
     cells_of,
     figure,
     on,
-    over_ar,
+    speedup_column,
 )
 from specbench.report.tables.session import session_table
 from specbench.report.tables.text_quality import text_tables
@@ -74,7 +74,7 @@ def end_to_end(run: Any, rows: Iterable[MethodSummary]) -> Table:
     drafts = "drafts: weights and KV cache of the draft model or head."
     peak = "peak: the most that torch's allocator held on the GPU."
     columns = [
-        NAME, figure("ttft_ms", "TTFT ms", 1, 1e3, of="ttft_median_s"), over_ar("ttft_speedup", "× TTFT"),
+        NAME, figure("ttft_ms", "TTFT ms", 1, 1e3, of="ttft_median_s"), speedup_column("ttft_speedup", "× TTFT"),
         figure("latency_s", "latency s", 2, of="latency_median_s"), replace(E2E, title="× latency"),
         _bytes("memory_mb", "MB", "total", only="terminal", note=held, optional=True),
         _bytes("weights_mb", "weights MB", "weight_bytes", only="page"),

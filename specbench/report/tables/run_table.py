@@ -16,7 +16,7 @@ from specbench.report.tables.fair_baseline import engine_blocks
 from specbench.report.tables.notes import LEGEND, notes
 from specbench.report.tables.run_parts import part_blocks
 from specbench.report.tables.run_title import run_title, simulated_title
-from specbench.report.tables.text_quality import aside
+from specbench.report.tables.text_quality import repetition_note
 from specbench.results import BASELINE, RunConfig
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def finding(summary: RunSummary) -> str:
         assert row.speedup is not None
         by_verdict[row.speedup.verdict].append(row)
     parts = [
-        f"{_WORDS[verdict]}: {', '.join(f'{name(row)} {speedup(row.speedup)}{aside(row)}' for row in some)}"
+        f"{_WORDS[verdict]}: {', '.join(f'{name(row)} {speedup(row.speedup)}{repetition_note(row)}' for row in some)}"
         for verdict in _WORDS
         if (some := by_verdict[verdict])
     ]

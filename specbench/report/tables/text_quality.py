@@ -27,7 +27,7 @@ def text_tables(run: Any) -> Iterator[Table]:
     A terminal shows it only if an answer is repetitive or a text differs from AR's.
     """
     config = run.config.model_dump()
-    likelihood = f"Log-likelihood: in nats, under {asked(config)} at temperature 1."
+    likelihood = f"Log-likelihood: in nats, under {scoring_model(config)} at temperature 1."
     agrees = f"agrees: positions with the same token as {compared_with(config)}, both decoding freely;"
     columns = [
         METHOD, Column("looping", "repetitive"), Column("loop_share", "of tokens"),
@@ -55,7 +55,7 @@ def text_tables(run: Any) -> Iterator[Table]:
         )  # fmt: skip
 
 
-def asked(run: Mapping[str, Any]) -> str:
+def scoring_model(run: Mapping[str, Any]) -> str:
     """Name of the model that rates the texts' log-likelihood."""
     return str((run.get("base") or run["model"])["name"])
 
@@ -76,7 +76,7 @@ def made_by_loops(row: MethodSummary) -> Iterator[str]:
             yield _sentence(row, other, whole, left)
 
 
-def aside(row: MethodSummary) -> str:
+def repetition_note(row: MethodSummary) -> str:
     """The same for the speedup over AR in brackets; empty if it is not smaller by more than a tenth."""
     whole, left = row.speedup, row.text.without_loops if row.text else None
     if row.again or not (whole and left and _falls(whole, left)):

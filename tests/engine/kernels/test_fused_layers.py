@@ -217,7 +217,9 @@ def test_products_of_few_rows_go_where_they_were_settled(monkeypatch: pytest.Mon
     monkeypatch.setattr(SkinnyProducts, "_load", load)
     monkeypatch.setattr(skinny, "cuda_time", timed)
     monkeypatch.setattr(graphs, "cuda_capture", lambda device: again)
-    monkeypatch.setattr(code.LayerCode, "_why_barred", lambda self, native, captured: "no" if native is False else "")
+    monkeypatch.setattr(
+        code.LayerBackend, "_why_barred", lambda self, native, captured: "no" if native is False else ""
+    )
     monkeypatch.setattr(tuner, "_REPLAYS", 1)
     model, ids, few = small("llama", 1), prompt(20, 97), {**OPTIONS, "max_rows": 2}
     with attached(model, native=False, graphs=True, **few) as engine:
