@@ -61,9 +61,9 @@ class Steps:
 class Measurement:
     """Measure step times until a deadline.
 
-    First each configuration is stepped once or twice, in order. A configuration that would leave too little
-    time for enough steps of the earlier ones is left out; its time is predicted from theirs, often without a trial. Then
-    all others are stepped in rounds, in a new random order each. Ctrl-C ends the rounds; complete rounds are kept.
+    First each configuration is stepped once or twice, in order. A configuration that would leave too little time for
+    enough steps of the earlier ones is left out; its time is predicted from theirs, often without a trial. Then all
+    others are stepped in rounds, in a new random order each. Ctrl-C ends the rounds; complete rounds are kept.
 
     ``deadline`` is on ``time.perf_counter``'s clock; the first configuration is always measured.
     """
