@@ -118,13 +118,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "verdicts flipped": (verdicts(lambda line: line.update(passed=not line["passed"])), "passed of"),
     "verdict on another text": (
         verdicts(lambda line: line.update(answer="0123456789abcdef"), slice(1)),
-        "is another answer than verdicts.jsonl is about",
+        "the one that verdicts.jsonl scored",
     ),
     "verdict twice": (
         lambda f: (f / "verdicts.jsonl").write_text((f / "verdicts.jsonl").read_text() * 2),
-        "a second verdict on one request",
+        "there is already a verdict for this request",
     ),
-    "likelihood of a longer text": (likelihood(tokens=10**6), "is another answer than likelihoods.jsonl is about"),
+    "likelihood of a longer text": (likelihood(tokens=10**6), "the one that likelihoods.jsonl rated"),
     "negative token": (request(lambda line: line["output_ids"].__setitem__(0, -1)), "has a negative token id"),
     "latency below decoding": (
         request(lambda line: line.update(latency_s=line["decode_s"] / 2)),

@@ -81,8 +81,8 @@ def test_a_mistake_in_the_other_commands(cli: Any, argv: list[object], expected:
     [
         "--gpu b200",
         "--device cuda:99",
-        "--graphs on --device cpu --model no one/nothing",
-        "--model no one/nothing",
+        "--graphs on --device cpu --model nowhere/nothing",
+        "--model nowhere/nothing",
     ],
 )
 def test_a_machine_that_cannot(cli: Any, tmp_path: Path, monkeypatch: Any, argv: str) -> None:

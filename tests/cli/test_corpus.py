@@ -34,7 +34,7 @@ def _letters(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TINY = ("run", "--model", "config:tiny", "--limit", 3, "--max-new-tokens", 48, "--no-score")
-WARNED = "of its answers stand word for word in what it drafts from"
+WARNED = "of its answers occur word for word in its corpus"
 
 
 def test_a_corpus_of_the_targets_own_answers_is_reported(cli: Any, tmp_path: Path) -> None:
