@@ -168,7 +168,7 @@ RUN = {
 def test_a_disturbed_sweep_recommends_nothing() -> None:
     advice = sweep_advice(RUN, pd.DataFrame([CELL]), [(1, 1.0)], "jf")
     assert not advice["faster"]
-    assert advice["said"][-1].startswith(f"Disturbed: {WHY}; unsure whether it is faster than ar: repeat ")
+    assert advice["sentences"][-1].startswith(f"Disturbed: {WHY}; unsure whether it is faster than ar: repeat ")
     quiet = sweep_advice(RUN, pd.DataFrame([{**CELL, "disturbed": "", "verdict": "faster"}]), [(1, 1.0)], "jf")
     assert quiet["faster"]
     assert found(CELL) == "unsure: best"
