@@ -49,9 +49,7 @@ def test_each_adapter_has_an_alias_and_each_alias_an_adapter() -> None:
 
 @by_method
 def test_an_adapters_card_says_what_it_is(folder: Path) -> None:
-    assert_small_and_explained(
-        folder, "gsm8k-train and mbpp-train", "of their tokens", "tokens per forward", "right answers"
-    )
+    assert_small_and_explained(folder, "gsm8k-train and mbpp-train", "tokens per forward", "correct answers")
     card = json.loads((folder / CARD).read_text(encoding="utf-8"))
     _, alias = ALIASES[str(folder)]
     assert (card["method"], card["model"]) == (alias["method"], alias["base"])

@@ -338,7 +338,7 @@ def test_a_run_with_the_target_as_its_own_draft_model(tmp_path: Path) -> None:
     methods = json.loads((Path(run["folder"]) / "run.json").read_text())["methods"]
     (weights,) = [spec["weights"] for spec in methods if spec["weights"]]
     assert weights.keys() == {"draft", "dtype", "fingerprint"}
-    code, out, _ = call("show", run["folder"])
+    code, out, _ = call("show", run["folder"], "--verbose")
     assert "sps: 5.00 " in " ".join(out.split())
 
 
