@@ -1,4 +1,4 @@
-"""Autoregressive decoding, the baseline: the tree is the root alone. It runs on the same engine as every method."""
+"""Autoregressive decoding, the baseline: the tree is only the root. It runs on the same engine as every method."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Options(decoding.Options):
     """Options of CLLM decoding."""
 
     block_size: int = option(
-        16, "n", help="tokens of a block; the one that the checkpoint was trained for", ge=1, le=512
+        16, "n", help="tokens of a block; use the size that the checkpoint was trained for", ge=1, le=512
     )
     init: Kind = option(
         "context", help="fresh guesses: sampled from prompt and output, from the vocabulary, or the pad token"
@@ -69,7 +69,7 @@ class Decoder(decoding.Decoder):
         for number, states in enumerate(self._blocks, 1):
             size = min(kept, len(states[-1])) if states else 0
             whole = number < len(self._blocks) and size == len(states[-1])
-            # A block that the budget cut has no fixed point. If the answer stops by itself, the block ends there.
+            # A block cut by the token budget has no fixed point. If the answer ends at a stop token, so does the block.
             if size and (whole or stopped):
                 blocks.append(settled([state[:size] for state in states]))
             kept -= size

@@ -23,8 +23,8 @@ _CONTEXT = 1  # mask window in blocks: a noisy block sees the answer's own text 
 
 
 class Options(LabelOptions):
-    """Options of the method's training. The released trainer has one block per step, in a sequence of its own. Here
-    all blocks of an answer are in one sequence, and each sees what it would see alone."""
+    """Options of the method's training. The released trainer uses one block per step, in its own sequence. Here all
+    blocks of an answer are in one sequence, and each block attends only to what it would see in its own sequence."""
 
     loss: Literal["global", "local"] = option("global", help="learn from the fixed point, or from the next state")
     ar_weight: float = option(
@@ -57,7 +57,7 @@ class Lesson(ConsistencyLesson):
 
 
 class Collator(ConsistencyCollator):
-    """For each block a uniformly sampled state before the fixed point; for ``local`` also the state after it."""
+    """Sample for each block a state before the fixed point, uniformly; with ``loss=local`` add the state after it."""
 
     def __init__(self, options: Options, seed: int = 0, length: int = 0, multiple: int = 1) -> None:
         self._streams = 2 if options.loss == "local" else 1

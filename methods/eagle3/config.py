@@ -1,6 +1,7 @@
-"""An EAGLE-3 head's ``config.json``, as each producer means it.
+"""Read an EAGLE-3 head's ``config.json`` with the meaning that its producer gives to the keys.
 
-The producers agree on the layer but not on what surrounds it, and use the same keys for different things:
+Producers build the decoder layer in the same way but differ in everything around it, and use the same keys with
+different meanings:
 
 - *original* (SafeAILab/EAGLE): ``midlayer.*``; reads the outputs of layers 1, L/2 - 1 and L - 4.
 - *specforge* (SpecForge, SGLang, NVIDIA): ``midlayer.*``; ``eagle_config.eagle_aux_hidden_state_layer_ids`` are layers
@@ -25,13 +26,13 @@ from specbench.models import HeadConfig as HeadConfigBase
 Producer = Literal["original", "specforge", "speculators"]
 PRODUCERS: tuple[Producer, ...] = get_args(Producer)
 
-#: Untrained heads without files: number of layers, and whether all drafts come from one pass. P-EAGLE's published heads
+#: Untrained heads without files: (number of layers, whether all drafts come from one pass). P-EAGLE's published heads
 #: have four layers.
 RANDOM: Mapping[str, tuple[int, bool]] = {"random": (1, False), "random-parallel": (4, True)}
 _SIZES = (*HEAD_SIZES, "vocab_size")
 _BLOCKS = ("block_size", "jetspec_config")  # fields of other kinds of heads
 _SPECFORGE = ("LlamaForCausalLMEagle3", "PEagleDraftModel")
-_MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # P-EAGLE's names for one thing, in vLLM's order
+_MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # P-EAGLE's names for the mask token, in vLLM's order
 
 
 class _Published(PublishedHead):
@@ -58,15 +59,15 @@ class HeadConfig(HeadConfigBase):
     """A head's configuration, with one meaning for the files of all producers.
 
     Attributes:
-        num_hidden_layers: the first reads embedding and features, the others are plain layers.
+        num_hidden_layers: the first layer reads embedding and features, the others are plain layers.
         head_norms: queries and keys are normalised, as in Qwen3.
         norm_before_residual: the first layer's residual is the normalised feature.
-        norm_before_fc: a norm over all features before ``fc``.
-        fc_norm: a norm over each tapped layer before ``fc``.
+        norm_before_fc: ``fc`` is preceded by one norm over all features.
+        fc_norm: ``fc`` is preceded by a norm for each tapped layer.
         feeds_norm: the output that replaces features for drafts is taken after the final norm (EAGLE-3.1).
         norm_before_scores: the final norm comes before the LM head.
-        mask_token_id: for a head that drafts in one pass (P-EAGLE); None drafts token by token.
-        usual: it reads the layers that every reader uses by default.
+        mask_token_id: for a head that drafts in one pass (P-EAGLE); None for a head that drafts token by token.
+        usual: the head reads the default layers of all engines.
     """
 
     FIELDS = _Published
@@ -101,7 +102,7 @@ class HeadConfig(HeadConfigBase):
     ) -> HeadConfig:
         """A configuration from a published ``config.json``.
 
-        ``producer``: whose meaning of the keys to use; None decides from the file (:func:`producer_of`).
+        ``producer``: the producer whose meaning of the keys applies; None: detect it (:func:`producer_of`).
         """
         producer = producer or producer_of(values)
         found = _flat(values)
@@ -137,10 +138,10 @@ class HeadConfig(HeadConfigBase):
     def for_target(
         cls, target: Any, *, intermediate_size: int | None = None, draft_vocab_size: int = 0, **own: Any
     ) -> HeadConfig:
-        """The published shape for any target: its sizes, one layer.
+        """The published shape for any target: one layer with the target's sizes.
 
-        ``intermediate_size``: None is the target's; ``draft_vocab_size``: 0 means all of the target's tokens; ``own``:
-        ``layers`` and further fields.
+        ``intermediate_size``: None means the target's; ``draft_vocab_size``: 0 means all of the target's tokens;
+        ``own``: ``layers`` and further fields.
         """
         config = target.get_text_config()
         taps, usual = _taps_of(config.num_hidden_layers)
@@ -170,11 +171,11 @@ class HeadConfig(HeadConfigBase):
         }
 
     def to_json(self) -> dict[str, Any]:
-        """The form of a head made by :meth:`for_target` that SGLang, vLLM and SpecForge read in the same way.
+        """A ``config.json`` for a head of :meth:`for_target` that SGLang, vLLM and SpecForge read in the same way.
 
-        It names neither ``norm_output`` nor (for a target deep enough) the layers to read: every reader's default is
-        right, while explicit values mean different things. A shallow target's layers are named as SGLang and SpecForge
-        count them.
+        It leaves out ``norm_output`` and, if the target is deep enough, the layers to read: all engines have the right
+        defaults but give explicit values different meanings. For a shallow target, the layers are written as SGLang and
+        SpecForge count them.
         """
         ids = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": list(self.taps)}
         return {
@@ -186,7 +187,7 @@ class HeadConfig(HeadConfigBase):
 
 
 def producer_of(values: Mapping[str, Any]) -> Producer:
-    """The producer of a ``config.json``, from its fields."""
+    """Detect the producer of a ``config.json`` by its fields."""
     if any(name in values for name in ("speculators_model_type", "speculators_config", "transformer_layer_config")):
         return "speculators"
     named = values.get("architectures")
@@ -207,7 +208,7 @@ def default_taps(target_layers: int) -> tuple[int, ...]:
 
 
 def _taps_of(target_layers: int) -> tuple[tuple[int, ...], bool]:
-    """:func:`default_taps`, and True; for a shallow target its first layers without the last, and False."""
+    """(:func:`default_taps`, True); for a shallow target (its first three layers, never the last one, False)."""
     if target_layers < 2:
         raise UsageError("a target of one layer has none that a head could read; choose another model")
     try:
@@ -217,7 +218,7 @@ def _taps_of(target_layers: int) -> tuple[tuple[int, ...], bool]:
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the head, wherever its producer puts them; the innermost level describes a layer."""
+    """The fields of the head from all levels at which producers put them."""
     merged: dict[str, Any] = {}
     for part in (values, values.get("eagle_config"), values.get("transformer_layer_config")):
         if isinstance(part, Mapping):
@@ -226,7 +227,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _head_norms(values: Mapping[str, Any]) -> bool:
-    """Whether its layers are Qwen3's: by default for speculators, otherwise Llama's."""
+    """Whether the head has Qwen3's layers, the default of speculators, and not Llama's."""
     inner = values.get("transformer_layer_config")
     return isinstance(inner, Mapping) and inner.get("model_type", "qwen3") == "qwen3"
 
@@ -236,7 +237,7 @@ def _taps(found: Mapping[str, Any], target_layers: int, producer: Producer) -> t
     if ids is None:
         return default_taps(target_layers)
     taps = tuple(layer - 1 if producer == "speculators" else layer for layer in ids)
-    # The output of the last layer is ambiguous: transformers returns it after the final norm, others before it.
+    # The last layer's output is ambiguous: transformers returns it after the final norm, other engines before it.
     if not taps or any(not 0 <= layer < target_layers - 1 for layer in taps):
         raise UsageError(
             f"the head reads the outputs of layers {', '.join(map(str, taps)) or 'none'} (as {producer} counts), and a "

@@ -1,7 +1,7 @@
 """``python -m specbench.methods.eagle3.convert FOLDER``: convert a head from ``pytorch_model.bin`` to safetensors.
 
-Such a file is a pickle, which can run arbitrary code when it is loaded in the usual way. Here torch reads only tensors,
-once; afterwards a file is used that cannot run anything.
+``pytorch_model.bin`` is a pickle, which can run arbitrary code when it is loaded in the usual way. Here torch reads
+only tensors from it, and the resulting file cannot contain code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FROM = "pytorch_model.bin"
 
 
 def convert(folder: Path) -> Path:
-    """Write ``model.safetensors`` next to a folder's ``pytorch_model.bin``, which stays."""
+    """Write ``model.safetensors`` next to a folder's ``pytorch_model.bin``, which is kept."""
     file = folder / _FROM
     if not file.is_file():
         raise UsageError(f"{folder} has no {_FROM}; name the folder of the head, downloaded whole")
@@ -36,11 +36,11 @@ def convert(folder: Path) -> Path:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m specbench.methods.eagle3.convert", description=(__doc__ or "").split(":")[0]
     )
-    parser.add_argument("folder", type=Path, help="of a head, with config.json and pytorch_model.bin")
+    parser.add_argument("folder", type=Path, help="folder of a head, with config.json and pytorch_model.bin")
     try:
         sys.stdout.write(f"converted; draft with --head {convert(parser.parse_args().folder)}\n")
     except SpecbenchError as error:

@@ -21,15 +21,15 @@ class Options(HeadOptions):
         "auto", help="how to read the head's config.json; auto decides from its fields"
     )
     tree: Literal["dynamic", "chain"] = option("dynamic", help="EAGLE-2's tree of the most probable paths, or one path")
-    budget: int = option(60, "B", help="rows of the tree at most, root included (its total tokens)", ge=2, le=512)
+    budget: int = option(60, "B", help="rows of the tree at most, root included: EAGLE's total_token", ge=2, le=512)
     width: int = option(
-        10, "K", "k", help="paths that a level extends, and tokens added to each (its top-k)", ge=1, le=64
+        10, "K", "k", help="paths that a level extends, and tokens added to each: EAGLE's top_k", ge=1, le=64
     )
-    depth: int = option(8, "D", help="tokens of the longest path; each but the first takes a pass", ge=1, le=64)
+    depth: int = option(8, "D", help="tokens of the longest path, one pass of the head per level", ge=1, le=64)
     verify: Literal["noise", "block"] = option(
         "noise",
-        help="tree=chain: what accepts sampled drafts: the target's noise, or block verification, whose texts are not "
-        "AR's but of AR's distribution",
+        help="tree=chain: how sampled drafts are accepted: by the target's noise, or by block verification (texts have "
+        "AR's distribution but are not AR's)",
     )
 
     @model_validator(mode="after")

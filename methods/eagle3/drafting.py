@@ -1,7 +1,7 @@
-"""The head's passes, for all texts at once: level by level, or a whole block for a parallel head.
+"""The head's passes, for all texts at once: one per level, or one for a whole block with a parallel head.
 
 The first pass reads new rows of a text and scores the first level. Each further level is a pass over the W best paths
-of the level before, whose rows are scratch space after the text.
+of the level before; the cache rows of these paths are scratch space after the text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Drafts(HeadRounds):
     """Rounds of a head for the sequences of a run: S slots, W candidates per path, D levels.
 
     A head without an embedding reads the target's. ``width`` 1 drafts a chain. ``draws``: above temperature 0 a chain's
-    tokens are sampled from the head's distribution instead of taking the best ones.
+    tokens are sampled from the head's distribution; otherwise they are the best tokens.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Drafts(HeadRounds):
         else:
             self.forwards = depth
             rows = self._width * (depth - 1)
-        # The distribution and temperature that each slot's tokens were sampled with: data of a captured round.
+        # Distribution and temperature of each slot's sampled tokens, in fixed buffers because a round is captured.
         self._sampling, self._draws = target.sampling, draws
         drafts = depth if draws else 0
         self._drawn_from = torch.zeros(
@@ -91,7 +91,7 @@ class Drafts(HeadRounds):
         return self._layers(rows, self.head.fuse(rows.features))
 
     def draft(self, rows: HeadRows, found: Tensor) -> Sequence[Tensor]:
-        """Return tokens, log-probabilities, and which candidates were extended."""
+        """Return tokens, log-probabilities, and the indices of the candidates that were extended."""
         last = rows.last(found)
         return self._block(rows, last) if self.head.config.parallel else self._levels(rows, last)
 
@@ -116,7 +116,7 @@ class Drafts(HeadRounds):
         return scores.log_softmax(-1)[:, None].gather(-1, found), found
 
     def _levels(self, rows: HeadRows, last: Tensor) -> Sequence[Tensor]:
-        """All candidates as :class:`Levels` has them: tokens, log-probabilities, and which of them were extended."""
+        """All candidates, in the order of :class:`Levels`: tokens, log-probabilities, indices of the extended ones."""
         width = self._width
         best_of = self._drawn if self._draws else lambda rows, outputs, level: self._best(rows, outputs)
         logp, found = best_of(rows, last, 0)

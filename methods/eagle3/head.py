@@ -1,8 +1,8 @@
 """The EAGLE-3 draft head: one decoder layer that reads the target's features and the embedding of the next token.
 
-Li et al. 2025, arXiv:2503.01840, §3.1 and Figure 5. A row of its text pairs the features of a token with the token
-after it, and predicts what comes next. A draft token has no features yet: the head's own output for the row before it
-takes their place.
+Li et al. 2025, arXiv:2503.01840, §3.1 and Figure 5. A row combines the target's features of a token with the embedding
+of the token after it, and predicts the next token. A draft token has no features yet, so rows under it read the head's
+own output instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from specbench.models import Head
 
 
 class Attention(nn.Module):
-    """Projections of a layer, by the names of transformers' attention; the first layer's read twice the width."""
+    """Projections of a layer, named as in transformers' attention; those of the first layer read twice the width."""
 
     def __init__(self, config: HeadConfig, layer: int) -> None:
         super().__init__()
@@ -80,9 +80,9 @@ class Layer(nn.Module):
 class DraftHead(Head):
     """The head; its parameters have speculators' names.
 
-    B sequences, R rows, H its width, T tapped layers of width Ht, V tokens of which it drafts Vd.
+    Shapes: B sequences, R rows, H the head's width, T tapped layers of width Ht, Vd tokens that can be drafted.
 
-    ``embeds``: it has an embedding of its own; otherwise the target's is read.
+    ``embeds``: the head has its own embedding; otherwise it uses the target's.
     """
 
     CONFIG = HeadConfig
@@ -125,9 +125,8 @@ class DraftHead(Head):
     ) -> Tensor:
         """Run rows through all layers.
 
-        ``before`` [B, R, H]: fused features of the token before each row's, or :meth:`fed_back` of a draft's parent;
-        ``embedded`` [B, R, H]: the rows' tokens. Returns [B, R, H], before the final
-        norm.
+        ``before`` [B, R, H]: fused features of the token before each row's token, or :meth:`fed_back` of a draft's
+        parent; ``embedded`` [B, R, H]: embeddings of the rows' tokens. Returns [B, R, H], before the final norm.
         """
         rotary = self.rotary_emb(before, positions)
         branch: Tensor | None = None
@@ -137,7 +136,7 @@ class DraftHead(Head):
         return before + branch
 
     def fed_back(self, outputs: Tensor, pieces: Pieces = PLAIN) -> Tensor:
-        """What draft tokens under each row read in place of features, from :meth:`forward`'s [B, R, H]."""
+        """The input that replaces features for draft tokens under each row, from :meth:`forward`'s [B, R, H]."""
         return pieces.norm(self.norm, outputs)[0] if self.config.feeds_norm else outputs
 
     def scores(self, outputs: Tensor, pieces: Pieces = PLAIN) -> Tensor:

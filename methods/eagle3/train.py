@@ -1,7 +1,7 @@
 """Recipe for an EAGLE-3 head: training-time test on the target's own answers (Li et al. 2025, §3.2; SpecForge).
 
-Loss, weights of the steps (0.8 to the power of the step) and the choice of learning rows are SpecForge's. The draft
-vocabulary is the most frequent tokens of the training answers; the model card has its share of held-out tokens.
+Loss, weights of the steps (0.8 to the power of the step) and the choice of learning rows follow SpecForge. The draft
+vocabulary is the most frequent tokens of the training answers; the model card shows how many held-out tokens it covers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from specbench.methods.eagle3.learning.lesson import Lesson
 from specbench.methods.eagle3.learning.start import start_from_target
 from specbench.training import HeadTrainingOptions, Job, Text, check_head, train_head
 
-OPTION = "head"  # the method's option that takes what is trained
+OPTION = "head"  # the method's option that takes the trained head
 
 
 class Options(HeadTrainingOptions):
@@ -32,7 +32,7 @@ class Options(HeadTrainingOptions):
     epochs: float = option(10.0, help="passes over the texts", gt=0)
     lr: float = option(1e-4, help="peak learning rate, after warm-up and before the cosine decay", gt=0)
     warmup: float = option(0.015, help="warm-up as a share of the steps", ge=0, le=1)
-    beta2: float = option(0.95, help="of AdamW", ge=0, lt=1)
+    beta2: float = option(0.95, help="beta2 of AdamW", ge=0, lt=1)
     clip: float = option(0.5, help="largest gradient norm", gt=0)
 
 

@@ -1,7 +1,7 @@
 """EAGLE-2's dynamic tree: the most probable of all scored paths (Li et al. 2024, arXiv:2406.16858, §4).
 
-The head scores level by level on the device: in each level the best W paths by total log-probability are extended by W
-tokens each. Here, on the host, the best of all scored paths become rows.
+On the device, the head scores level by level: at each level the W paths with the highest total log-probability are
+extended by W tokens each. Here, on the host, the best of all scored paths become rows.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ _WORD = "head"
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """The head's scores after one text: W tokens after it, then W after each of the W best paths of each level.
+    """The head's scores for one text: W tokens after it, then W tokens after each of the W best paths of each level.
 
     Attributes:
         root: the last emitted token.
-        tokens: [W + (D - 1) · W²], level by level, and in a level by the path that they extend.
-        logp: natural log-probability of each under its path, the same shape.
-        best: [(D - 2) · W] which W of a level's W² were extended, from the second level on; in the first all are.
+        tokens: [W + (D - 1) · W²], sorted by level and then by the path that they extend.
+        logp: natural log-probability of each token given its path, the same shape.
+        best: [(D - 2) · W] indices of the W paths of a level's W² that were extended, from the second level on; on the
+            first level all are extended.
         width: W.
     """
 
@@ -34,7 +35,7 @@ class Levels:
     width: int
 
     def parents(self) -> list[int]:
-        """Each candidate's parent; -1 for the text."""
+        """Index of each candidate's parent; -1 for candidates that follow the text directly."""
         width, every = self.width, len(self.tokens)
         found = [-1] * width
         above = list(range(width))  # last candidates of the next level's paths
@@ -47,9 +48,9 @@ class Levels:
         return found
 
     def tree(self, budget: int) -> TokenTree:
-        """The ``budget`` - 1 most probable paths under the root; among equal ones, those scored first.
+        """The ``budget`` - 1 most probable paths under the root; among equal paths, those that were scored first.
 
-        A path is never more probable than its prefix, so all of its prefixes are in the tree.
+        A path is never more probable than its prefix, so all prefixes of a path in the tree are in the tree, too.
         """
         parents = self.parents()
         totals: list[float] = []
@@ -67,5 +68,5 @@ class Levels:
 
 
 def chain(root: int, tokens: Sequence[int], logp: Sequence[float], proposal: Proposal | None = None) -> TokenTree:
-    """One path under the root, and the distributions that its tokens were sampled from, if they were."""
+    """One path under the root; ``proposal``: the distributions that its tokens were sampled from, if any."""
     return TokenTree.chain([root, *tokens], origins=_WORD, scores=[None, *logp], proposal=proposal)

@@ -1,6 +1,6 @@
-"""A head's ``config.json``: sizes, tapped layers, block, and whether its rows look ahead.
+"""A head's ``config.json``: sizes, tapped layers, block size, and whether rows attend to later rows of the block.
 
-Published heads agree on the parameters but not on the names of other fields, so each field is read under all its
+Published heads have the same parameters but different names for the fields, so each field is read under all its
 published names (JetSpec ``jetspec/models/draft_head.py``; DFlash ``dflash/model.py``; NeMo and vLLM's readers).
 """
 
@@ -41,9 +41,9 @@ class HeadConfig(HeadConfigBase):
 
     Attributes:
         block_size: rows of a block S, the anchor included; it drafts S - 1 tokens.
-        mask_token_id: token that fills a block's rows after the anchor; the target's embedding of it is used.
-        num_target_layers: layers of the target that it was made for.
-        causal: a row sees the rows before it (JetSpec), not all of its block (DFlash).
+        mask_token_id: token that fills a block's rows after the anchor, embedded by the target's embedding.
+        num_target_layers: number of layers of the head's target.
+        causal: a row attends to the rows before it (JetSpec), not to its whole block (DFlash).
     """
 
     FIELDS = _Published
@@ -61,8 +61,8 @@ class HeadConfig(HeadConfigBase):
         last = self.num_target_layers - 1
         for layer in self.taps:
             if layer == last:
-                # transformers returns it after the final norm, other engines before it: which one the head learnt
-                # cannot be known.
+                # transformers returns this output after the final norm, other engines before it, and the file does not
+                # say which of them the head was trained with.
                 raise UsageError(
                     f"the head taps the last layer of its target ({layer}), which stands for two different outputs; "
                     f"use one that taps layers 0 to {last - 1}"
@@ -78,10 +78,10 @@ class HeadConfig(HeadConfigBase):
         """A configuration from a published ``config.json``.
 
         Args:
-            values: its content. Fields about the block may be at the top or under ``dflash_config`` or
-                ``jetspec_config``; ``causal_head``, ``causal`` and ``is_causal`` are the same, and without them the
+            values: content of the file. Fields about the block may be at the top level or under ``dflash_config`` or
+                ``jetspec_config``; ``causal_head``, ``causal`` and ``is_causal`` mean the same, and without them the
                 head is DFlash's, which looks ahead.
-            target_layers: layers of the target, for a file that does not have them.
+            target_layers: number of the target's layers, used if the file does not have it.
         """
         found = dict(values)
         for nested in _NESTED:
@@ -126,9 +126,9 @@ class HeadConfig(HeadConfigBase):
 
     @classmethod
     def for_target(cls, target: Any, *, layers: int = 5, taps: Sequence[int] | None = None, **own: Any) -> HeadConfig:
-        """The published shape for any target: its sizes, five layers, five taps, a block of 16.
+        """The published shape for any target: the target's sizes, five layers, five taps, a block of 16.
 
-        ``taps``: None is :func:`build_target_layer_ids`; ``own``: further fields, such as the mask token.
+        ``taps``: None means :func:`build_target_layer_ids`; ``own``: further fields, such as the mask token.
         """
         depth = target.get_text_config().num_hidden_layers
         known = {"block_size": 16, "causal": True, "num_target_layers": depth}
@@ -164,6 +164,6 @@ def build_target_layer_ids(num_target_layers: int, num_taps: int) -> tuple[int, 
 
 
 def _draft_vocab(values: Mapping[str, Any]) -> int:
-    """0 also if the file gives the whole vocabulary, as EAGLE-3's do."""
+    """Size of the draft vocabulary; 0 if the head drafts the whole vocabulary, which EAGLE-3 files state explicitly."""
     size = int(values.get("draft_vocab_size") or 0)
     return 0 if size == values.get("vocab_size") else size

@@ -1,4 +1,4 @@
-"""Parallel tree drafting (JetSpec): one pass of a small head scores a whole block, and a heap builds a tree from it."""
+"""Parallel tree drafting (JetSpec): one pass of a small head scores a whole block; the best paths become a tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Options(HeadOptions):
     """Options of parallel tree drafting."""
 
     tree: Literal["optimal", "accum-logp", "top2gap", "chain", "auto"] = option(
-        "optimal", help="which paths become rows; auto also chooses how many, by measured step times"
+        "optimal", help="which paths become rows; auto also chooses how many, from measured step times"
     )
     depth: int | None = option(None, "D", help="positions drafted; default is all of the head's block", ge=1)
     spine: bool = option(True, help="tree=optimal: place the best token of every position first")

@@ -1,8 +1,8 @@
 """The parallel draft head: a few Qwen3 layers that read the target's features and draft a whole block in one pass.
 
 JetSpec's head (arXiv:2606.18394, ``jetspec/models/draft_head.py``) and DFlash's (``dflash/model.py``) have the same
-parameters; in JetSpec's a row of the block sees the rows before it, in DFlash's all of them. It uses the target's
-embedding and LM head.
+parameters; in JetSpec's head a row of the block attends to the rows before it, in DFlash's to all rows of the block.
+Both use the target's embedding and LM head.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CONTEXT = 512  # length of the text after which a pass is timed, if the capacit
 class DraftHead(Head):
     """The head; its parameters have the published names.
 
-    B sequences, R rows of a block, n context tokens, H the hidden size, T tapped layers.
+    Shapes: B sequences, R rows of a block, n context tokens, H the hidden size, T tapped layers.
     """
 
     CONFIG = HeadConfig
@@ -56,7 +56,7 @@ class DraftHead(Head):
     def keep_context(self, fused: Tensor, positions: Tensor, store: Store, pieces: Pieces = PLAIN) -> None:
         """Pass the rotated keys and the values of context tokens, [B, KV heads, n, D] each, to ``store``.
 
-        They are computed from the fused vector directly: context passes no layer and no input norm (JetSpec).
+        They are computed directly from the fused vector: context does not go through layers or input norms (JetSpec).
 
         ``fused``: [B, n, H] from :meth:`fuse`; ``positions``: [B, n] of the tokens in their text.
         """
@@ -74,7 +74,7 @@ class DraftHead(Head):
         """Run the block through all layers.
 
         ``rows`` [B, R, H]: the target's embeddings of [anchor, MASK, …]; ``positions`` [B, R]: the anchor's is the
-        number of context tokens. Returns [B, R, H], normalised: times the target's LM head, row k scores the token k
+        number of context tokens. Returns [B, R, H], normalised: with the target's LM head, row k scores the k-th token
         after the anchor.
         """
         rotary = self.rotary_emb(rows, positions)
@@ -99,14 +99,14 @@ def _qwen3(config: HeadConfig) -> Qwen3Config:
 
 
 class BlockPass(HeadRounds):
-    """The head's pass over blocks: takes new features, returns the best tokens of every position.
+    """The head's pass over blocks: read new features, return the best tokens of every position.
 
     Inside the pass, a round's features are appended to the head's own KV cache; the block's rows after them are scratch
     space that the next round overwrites. JetSpec's graphed drafter projects its whole context again in every round, and
     its incremental one cannot be captured; with lengths on the device, this pass is both incremental and captured.
 
-    S slots, F feature rows and R block rows per slot, D = ``depth`` drafted positions, fewer than the block has, and
-    K = ``width`` candidates of each. The head borrows the target's embedding and LM head.
+    Shapes: S slots, F feature rows and R block rows per slot, D = ``depth`` drafted positions (fewer than the block has
+    rows), K = ``width`` candidates per position.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class BlockPass(HeadRounds):
         self._embed = target.model.get_input_embeddings()
         self._scorer = head.scorer(target.model.get_output_embeddings())
         self._width = min(width, self._scorer.weight.shape[0])
-        # Rows that look ahead were trained on whole blocks; in a causal head, rows after the last needed one are
-        # not needed.
+        # A head that looks ahead was trained on whole blocks; in a causal head, rows after the last drafted position
+        # have no effect.
         rows = depth + 1 if config.causal else config.block_size
         self._masks = torch.full((target.slots, rows - 1), config.mask_token_id, dtype=torch.int64, device=head.device)
         scorer = None if self._ids is None else self._scorer
@@ -176,7 +176,7 @@ def prepare(options: Any, target: Target) -> Drafting:
 
 
 def draft_seconds(passes: BlockPass, budget: int, context: int) -> float:
-    """Median time of a pass and of a tree from it, for one sequence with ``context`` features. Needs a free slot."""
+    """Median time of a pass and of building its tree, for one sequence with ``context`` features. Needs a free slot."""
     slot = passes.open()
     taken = []
     features = passes.head.fc.weight.new_zeros(max(1, context - _TIMED), passes.head.fc.in_features)

@@ -1,7 +1,7 @@
 """Recipe for a JetSpec or DFlash head: forward KL to the frozen target on blocks of its own answers (SpecForge, NeMo).
 
 JetSpec published no training code. Known parts of its recipe: causal block of 16, forward KL, learning rate 3e-4, six
-epochs, no weights by offset. Blocks and anchors are those of SpecForge's DFlash trainer, the loss is NeMo's.
+epochs, no weights by offset. Blocks and anchors follow SpecForge's DFlash trainer, the loss follows NeMo.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from specbench.methods.jetspec.learning.start import start_from_target
 from specbench.models import LoadedModel
 from specbench.training import Accepted, HeadTrainingOptions, Job, Text, check_head, train_head
 
-OPTION = "head"  # the method's option that takes what is trained
+OPTION = "head"  # the method's option that takes the trained head
 
 
 class Options(HeadTrainingOptions):
@@ -29,10 +29,10 @@ class Options(HeadTrainingOptions):
 
     layers: int = option(5, help="layers of the head", ge=1)
     taps: int | None = option(
-        None, help="number of target layers that it reads; default is the head's number of layers", ge=1
+        None, help="number of target layers that the head reads; default is the head's number of layers", ge=1
     )
     block_size: int = option(16, help="rows of a block, the anchor included", ge=2)
-    causal: bool = option(True, help="a row sees the rows before it (JetSpec), not its whole block (DFlash)")
+    causal: bool = option(True, help="a row attends to the rows before it (JetSpec), not to its whole block (DFlash)")
     mask_token: int | None = option(
         None, help="token id that fills a block; default is the last row of the embedding", ge=0
     )

@@ -1,8 +1,8 @@
-"""The post's algorithm in one continuous loop: blocks that carry over, and the pool of recycled guesses.
+"""The post's algorithm in one continuous loop: blocks drafted ahead are kept, and rejected guesses go into a pool.
 
-All blocks form one chain: the current block's tokens, then those of the blocks drafted ahead, at their future
+All blocks form one chain: the current block's tokens, then the tokens of the blocks drafted ahead, at their future
 positions. A forward refreshes the whole chain, so a block ahead is Jacobi-updated under the drafts before it, and
-simply becomes the current block when its turn comes. Recycled guesses are branches of the root.
+becomes the current block when the block before it is finished. Recycled guesses are branches of the root.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Blocks:
         self._left = [len(self._chain)]
 
     def _origins(self, rows: int) -> list[str]:
-        """Origins of the rows: of the chain by block, noise at its end, then branches."""
+        """Origins of the rows: the chain's by block, with noise at its end, then the branches'."""
         total = len(self._chain)
         real = ["guess"] * self._left[0] + ["block"] * (total - self._left[0])
         return real[: total - self._fresh] + ["noise"] * self._fresh + ["pool"] * (rows - total)
@@ -99,7 +99,7 @@ class Blocks:
     def _refreshed(self, result: StepResult) -> list[int]:
         """The Jacobi update of every position after the accepted path, up to the end of the chain.
 
-        If a recycled candidate won, its rows give the next tokens; positions after its end are the draft's.
+        If a recycled candidate won, its rows give the next tokens; positions after its end use the draft's rows.
         """
         accepted, total = len(result.path), len(self._chain)
         rows = list(range(total))  # row 0 is the root, the chain's rows come first

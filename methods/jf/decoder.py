@@ -1,7 +1,7 @@
 """Jacobi Forcing decoding: several blocks at once, and rejected guesses recycled (the authors' post, 2025).
 
-Vanilla is Jacobi decoding block by block. Multiblock (M) lets the next block start before the first is finished;
-rejection recycling (R) verifies earlier drafts again where they meet the last verified token. Both together are MR.
+Vanilla is Jacobi decoding block by block. Multiblock (M) lets the next block start before the current one is finished;
+rejection recycling (R) verifies what followed the last verified token in earlier drafts. Both together are MR.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Options(decoding.Options):
     )
     prefill_draft: bool = option(True, help="send the first guesses with the prompt: one free Jacobi update")
     variant: Literal["paper", "released"] = option(
-        "paper", help="paper: blocks and guesses carry over; released: as the published code does, call by call"
+        "paper", help="paper: keep blocks ahead and guesses; released: as the published code does, call by call"
     )
 
     @property

@@ -25,7 +25,7 @@ class Options(LabelOptions):
     """Options of the method's training.
 
     Where the post and the released code differ, the default is the post's, except ``noise_measure`` and ``ar_weight``,
-    which are the released code's. The post gives no weight; ``noise_measure=unconverged`` follows the post.
+    which follow the released code. The post gives no weight; ``noise_measure=unconverged`` follows the post.
     """
 
     noise_window: int = option(16, "w", help="blocks over which the noise level grows", ge=1)
@@ -60,7 +60,7 @@ class Lesson(ConsistencyLesson):
 
 
 class Collator(ConsistencyCollator):
-    """For each block the state whose noise is nearest to the schedule's level."""
+    """Choose for each block the state whose noise is nearest to the schedule's level."""
 
     def __init__(self, options: Options, seed: int = 0, length: int = 0, multiple: int = 1) -> None:
         super().__init__(options.max_tokens, 1, seed, length, multiple)

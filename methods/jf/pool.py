@@ -1,4 +1,4 @@
-"""Rejection recycling: rejected guesses are tried again where they contain the last verified token."""
+"""Rejection recycling: tokens that followed the last verified token in rejected drafts are tried again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PLACES = 16  # places checked per match length: a bound for very repetitive tex
 
 
 class Pool:
-    """Recent rejected drafts and the output itself; at most ``candidates`` per step, and as many drafts are kept."""
+    """The output and the last ``candidates`` rejected drafts; yields at most ``candidates`` candidates per step."""
 
     def __init__(self, candidates: int) -> None:
         self._limit = candidates
@@ -28,10 +28,10 @@ class Pool:
         self._rejected.append(list(draft))
 
     def candidates(self, verified: int, draft: Sequence[int]) -> list[list[int]]:
-        """Different continuations of the verified token, as long as ``draft`` and none equal to it.
+        """Distinct continuations of the verified token, as long as ``draft`` and different from it.
 
-        A candidate that ends early continues with the draft's tokens at the same positions, because tokens that are
-        right early stay right whatever precedes them.
+        A candidate that is too short is completed with the draft's tokens at the same positions, which may be right
+        whatever precedes them.
         """
         found: list[list[int]] = []
         for continuation in self._continuations(verified):

@@ -1,8 +1,8 @@
 """Follow the published Jacobi Forcing code (hao-ai-lab/JacobiForcing, multiblock with rejection recycling, 2026-02).
 
-For checking published rows. It decodes call by call, one block each. No state survives a call: the next block starts
-from fresh guesses even if a block ahead was drafted, whose guesses reach the output only through the pool. A pool of
-one or two entries never yields a candidate.
+Used to check published rows. It decodes call by call, one block each, and no state survives a call: the next block
+starts from fresh guesses even if a block ahead was drafted. The guesses of that block reach the output only through the
+pool. A pool of one or two entries never yields a candidate.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Calls:
         length = len(self._draft)
         origins = ["guess"] * (length - self._fresh) + ["noise"] * self._fresh + ["block"] * len(ahead)
         origins += ["pool"] * (len(tree) - len(origins))
-        # The block ahead is computed after the draft, and never emitted from there.
+        # The block ahead is computed after the draft, but its rows are never accepted.
         return tree.tree([row not in set(ahead) for row in range(len(tree))] if ahead else None, origins)
 
     def observe(self, result: StepResult) -> None:
@@ -87,7 +87,7 @@ class Calls:
         self._refresh_ahead(result.next_tokens[length:])
         threshold = math.ceil(self._options.activation_ratio * n)
         if self._options.blocks > 1 and not any(self._ahead) and len(self._committed) >= threshold:
-            # Starts as a copy of the rest of the current block, filled up with pads.
+            # The block ahead starts as a copy of the rest of the current block, filled up with pads.
             self._ahead = ([], (self._draft + [self._pad] * n)[:n])
 
     def measures(self) -> Mapping[str, float]:
@@ -108,7 +108,7 @@ class Calls:
             self._candidates = []
 
     def _refresh_ahead(self, next_tokens: Sequence[int]) -> None:
-        """Accept the first guess of the block ahead, whatever the target says, and the matches after it."""
+        """Accept the first guess of the block ahead without checking it, and the guesses after it that match."""
         taken, guesses = self._ahead
         if not guesses:
             return

@@ -1,7 +1,6 @@
 """Choose the state of a block to train on: a noise level that grows over a window of blocks (Jacobi Forcing).
 
-The post and the released packing script differ in two points, and each reading is an option here: where the levels end,
-and what counts as noise.
+The post and the released packing script differ in where the levels end and in what counts as noise; both are options.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ class Schedule:
         order: ``cyclic`` gives block i level i mod w, so that noise grows progressively; ``random`` any of the w.
         ends: ``open`` has the levels 0, 1/w, …, (w - 1)/w (the post), ``closed`` w of them from 0 to 1 (the code).
         measure: which tokens of a state are noise, see :func:`noise_ratio`.
-        rotate: the level of block i at visit v is that of block i + v. Not from a publication; a block that is visited
-            w times is then seen at every level. Only with ``cyclic``.
+        rotate: at visit v, block i has the level of block i + v, so that w visits cover all levels. Not from a
+            publication. Only with ``cyclic``.
     """
 
     window: int

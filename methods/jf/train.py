@@ -16,8 +16,8 @@ class Options(learning.Options, OnPolicyOptions, WeightOptions):
 
 
 def train(options: Options, job: Job) -> Mapping[str, Any]:
-    """Train an adapter, see :func:`finetune`. Held-out prompts are decoded block by block: a second block and recycled
-    guesses cost more than they bring on a CPU, and would hide what the weights have learnt."""
+    """Train an adapter, see :func:`finetune`. Held-out prompts are decoded without multiblock and recycling, which cost
+    more time than they save on a CPU and would hide what the weights have learnt."""
     decoding = {"preset": "vanilla", "block_size": job.texts[0].block_size} if job.texts else {}
     return finetune(
         Teaching(

@@ -1,7 +1,8 @@
 """Guess the token after the next one from the last logits; n-grams extend each guess (LogitSpec, Liu et al. 2025).
 
-arXiv:2507.01449. The runners-up of the logits that gave the last token often contain the token after it. Each of them
-is a branch under that token, with what followed it earlier in the text; one more branch is prompt lookup's.
+arXiv:2507.01449. The runners-up of the logits that gave the last token often contain the next token. Each runner-up
+begins a branch under the last token, continued with what followed it earlier in the text. One more branch is prompt
+lookup.
 """
 
 from __future__ import annotations
@@ -63,18 +64,18 @@ class Decoder(decoding.Decoder):
             branch = [token, *self._following((token,))][: min(_length(rank), room)]
             before = len(tree)
             tree.add(branch)
-            new = len(tree) - before  # rows at its end that no other branch shares
+            new = len(tree) - before  # rows at the branch's end that no other branch shares
             origins += ["guess", *["lookup"] * (len(branch) - 1)][len(branch) - new :]
             room -= len(branch)
         return tree.tree(origins=origins)
 
     def instead(self, tree: TokenTree) -> None:
-        pass  # what comes of a tree is looked at, not how it was made
+        pass  # only the result of a forward matters, whatever tree was used
 
     def _following(self, guess: tuple[int, ...]) -> Sequence[int]:
-        """What followed the end of the text plus a guess: the longest n-gram that occurred before decides.
+        """The tokens after an earlier occurrence of the text's end plus a guess, for the longest n-gram that occurred.
 
-        Among its occurrences the one followed by most tokens (up to ``draft_length``), among equal ones the last.
+        Of several occurrences, use the one followed by most tokens (up to ``draft_length``), among equal ones the last.
         """
         text, length = self._text.tokens, self._options.draft_length
         last = (*text[-self._options.max_ngram :], *guess)[-self._options.max_ngram :]

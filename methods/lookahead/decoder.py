@@ -25,7 +25,7 @@ class Options(decoding.Options):
 
     window_size: int = option(7, "W", "w", help="columns of the window: positions ahead that are guessed", ge=1, le=256)
     ngram_size: int = option(
-        5, "N", "n", help="tokens of an n-gram, including the one that it is looked up by", ge=2, le=64
+        5, "N", "n", help="tokens of an n-gram, including the first one, its key in the pool", ge=2, le=64
     )
     guess_set_size: int = option(7, "G", "g", help="n-grams kept per first token; all are verified", ge=1, le=256)
     pool_from_prompt: bool = option(False, help="also put the n-grams of prompt and output into the pool")
@@ -34,19 +34,19 @@ class Options(decoding.Options):
     )
     shift: Literal["one", "accepted", "rows"] = option(
         "one",
-        help="columns the window moves per forward: one, or as many as tokens were emitted; rows: one, and a row for "
-        "every further token, the last row a copy of the first, as in llama.cpp",
+        help="columns the window moves per forward: one, or the number of emitted tokens; rows: one column, and one "
+        "row for every further token, where the last row copies the first, as in llama.cpp",
     )
     init: Literal["prompt", "vocabulary", "const"] = option(
         "prompt",
-        help="first window: a row sampled from the prompt or from the vocabulary, the others filled by N-2 forwards; "
-        "or constant ids",
+        help="first window: one row sampled from the prompt or the vocabulary, then N-2 forwards fill the other rows; "
+        "const: constant ids",
     )
     accept_window: bool = option(False, help="accept window rows that turn out right")
     lru: Literal["used", "generated", "never"] = option(
         "used",
-        help="what keeps an n-gram in a full pool: being accepted or generated again, or only the latter; never: a "
-        "ring, as in llama.cpp",
+        help="what keeps an n-gram in a full pool: being accepted or generated again, or only being generated again; "
+        "never: a ring, as in llama.cpp",
     )
     share_prefixes: bool = option(True, help="n-grams with a common prefix share rows; off: the published layout")
     first_key: Literal["last", "guess"] = option(
@@ -134,7 +134,7 @@ class Decoder(decoding.Decoder):
         return tree.tree(accept, origins)
 
     def _graft_window(self, tree: Branches) -> None:
-        """Make each row of the window a child of the one above it: column i of the lower rows under row 0, column i."""
+        """Make each node of the window a child of the node above it in its column; row 0 is a chain."""
         self._start = len(tree)
         parents = _window_parents(len(self._window), len(self._window[0]) + 1, self._start)
         tree.graft([token for row in self._window for token in row], parents)
@@ -144,7 +144,7 @@ class Decoder(decoding.Decoder):
         rows, width, accepted = len(self._window), len(self._window[0]) + 1, len(result.path) - 1
         next_tokens = [result.next_tokens[0], *result.next_tokens[self._start :]]
         new = next_tokens[(rows - 1) * width : rows * width]
-        if rows < self._options.ngram_size - 1:  # still filling: earlier rows get shorter when the next one is added
+        if rows < self._options.ngram_size - 1:  # still filling: the rows lose a column when the next row is added
             self._passed = self._window[0][0] if self._window[0] else None
             self._window = [row[1:] for row in self._window] + [new[1:]]
             return

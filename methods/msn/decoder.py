@@ -1,7 +1,7 @@
 """TR-Jacobi, the decoding of "Make Some Noise" (Wang et al. 2024, arXiv:2406.17404, §3.3): Jacobi guesses on a tree.
 
-The best ten tokens after the accepted path are the next guesses for the positions ahead, arranged as a sparse tree; a
-separate path contains what followed the last tokens earlier in the text. Positions without a guess contain ahead noise.
+The ten best tokens after each row beyond the accepted path are the next guesses, arranged as a sparse tree. A separate
+path contains what followed the last tokens earlier in the text. Positions without a guess contain ahead noise.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class _Tree:
         assert result.top is not None
         self._see(result.emitted)
         self._table = self._empty()
-        # The first row after the accepted ones is at the next root's position: the target's tokens after it are the
-        # guesses for the position after the root, and so on down the path. This is the Jacobi update.
+        # The first row after the accepted rows is at the next root's position: the target's tokens after it are the
+        # guesses for the position after the root, and so on along the path. This is the Jacobi update.
         sources = self._onward(result.emitted[:-1])
         if self._options.fill == "stale_root":
             sources = sources + [0] * (self._shape.depth + 1 - len(result.path) - len(sources))
@@ -146,7 +146,7 @@ class _Tree:
         return [[None] * (RETRIEVED + 1) for _ in range(self._shape.depth)]
 
     def _retrieve(self) -> Sequence[int]:
-        """What followed the first occurrence of the last tokens; the longest match decides."""
+        """The tokens after the first occurrence of the last tokens, for the longest match."""
         text, length = self._text.tokens, _RETRIEVED_LENGTH
         if self._options.retrieval == "pld":
             for size in range(_RETRIEVE_BY, 0, -1):

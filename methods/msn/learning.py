@@ -33,14 +33,15 @@ class Options(LabelOptions):
         4, "L", help="tokens of the noisy segment; the repository's snippet says 5; 0 is ordinary fine-tuning", ge=0
     )
     noise_content: Literal["context", "vocabulary"] = option(
-        "context", help="sampled from the tokens before (the paper's ahead noise), or from all tokens, for comparison"
+        "context",
+        help="sample noise from the tokens before it (the paper's ahead noise), or for comparison from the vocabulary",
     )
     place: Literal["random", "lowest"] = option(
         "random", help="place of the segment: anywhere, or where the loss is lowest"
     )
     in_place: bool = option(False, help="noise may copy earlier noise, as in the repository's snippet but not in Eq. 4")
     include_prompt: bool = option(False, help="include the prompt's tokens in the loss, as in Eq. 3")
-    max_tokens: int = option(2048, help="of a text, prompt included; longer answers are cut", ge=8)
+    max_tokens: int = option(2048, help="tokens of a text, prompt included; longer answers are cut", ge=8)
 
     @model_validator(mode="after")
     def _copies_where_it_says_so(self) -> Options:
@@ -76,11 +77,11 @@ class Lesson(nn.Module):
     ) -> dict[str, Tensor]:
         """One step's loss.
 
-        ``ids``: int64 [B, S] clean texts, padded at their ends; ``sources``: int64 [B, S] positions that noise is
-        copied from, or its tokens from the vocabulary; the others int64 [B]. ``starts`` are ignored with
-        ``place=lowest``; ``lengths`` are 0 if an answer is too short. Returns scalars: ``loss``; ``accuracy``, the
-        share of tokens that are the model's best; ``denoising``, the loss of the tokens predicted by noisy rows,
-        if there are any.
+        ``ids``: int64 [B, S] clean texts, padded at their ends; ``sources``: int64 [B, S] positions from which noise
+        is copied, or the noise tokens themselves with ``noise_content=vocabulary``; the other arguments: int64 [B].
+        ``starts`` are ignored with ``place=lowest``; ``lengths`` are 0 if an answer is too short. Returns scalars:
+        ``loss``; ``accuracy``, the share of tokens that are the model's best; ``denoising``, the loss of the tokens
+        predicted by noisy rows, if there are any.
         """
         if self._options.place == "lowest" and self._options.noise_length:
             starts = lowest(self._surprise(ids, prompts, answers), prompts, answers, lengths)
@@ -117,7 +118,7 @@ class Lesson(nn.Module):
 
 
 def _targets(ids: Tensor, first: Tensor, ends: Tensor) -> Targets:
-    """Next tokens of the rows from ``first`` to the last but one before ``ends``, int64 [B] both, their mean."""
+    """The rows ``first`` to ``ends`` - 2 (int64 [B]) with their next tokens as labels, equally weighted."""
     places = torch.arange(ids.shape[1], device=ids.device)
     learns = (places >= first[:, None]) & (places < (ends - 1)[:, None])
     rows = learns.flatten().nonzero()[:, 0]
@@ -147,7 +148,7 @@ class Collator:
             copied.append(torch.tensor(self._sources(prompt + len(answer), draw)))
             numbers.append([prompt, len(answer), segment_start(prompt, len(answer), length, draw), length])
         prompts, answers, starts, lengths = torch.tensor(numbers).unbind(1)
-        # Padded at the end, where causal attention never looks.
+        # Padded at the end, where causal attention does not reach.
         filled = [pad_sequence(rows, batch_first=True) for rows in (ids, copied)]
         spare = -filled[0].shape[1] % self._multiple
         both = [torch.nn.functional.pad(rows, (0, spare)) for rows in filled]

@@ -1,9 +1,9 @@
 """Put noise into the input of an ordinary next-token loss ("Make Some Noise", Wang et al. 2024, arXiv:2406.17404).
 
 One segment of the answer is replaced by ahead noise: at position i, a token sampled uniformly from those before i.
-Labels stay clean everywhere, also after the segment. What is sampled is the position to copy from (:func:`sources`), so
-that the segment can be placed afterwards, where the model's loss is lowest. For comparison, noise may be any token of
-the vocabulary (:func:`strangers`).
+Labels stay clean everywhere, also after the segment. :func:`sources` samples the positions to copy from, for the whole
+text, so that the segment can be placed later, where the model's loss is lowest. For comparison, noise may be any token
+of the vocabulary (:func:`strangers`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 def segment_length(answer: int, wanted: int) -> int:
     """Tokens of the segment in an answer of ``answer`` tokens: the requested number, but never the last token.
 
-    The last token is not an input of a learning row. So for an answer no longer than the segment, the published
-    snippet's range of starts is empty, and it fails.
+    The last token is never an input, only a label. For an answer no longer than the segment, the published snippet has
+    an empty range of starts and fails.
     """
     return max(0, min(wanted, answer - 1))
 
@@ -41,7 +41,7 @@ def segment_start(prompt: int, answer: int, length: int, draw: random.Random) ->
 def lowest(losses: Tensor, prompts: Tensor, answers: Tensor, lengths: Tensor) -> Tensor:
     """Starts, int64 [B], of the segments with the smallest summed loss; the first of several (App. A).
 
-    ``losses``: [B, S] of each token given the text before it; the others int64 [B].
+    ``losses``: [B, S] loss of each token given the text before it; the other arguments: int64 [B].
     """
     places = torch.arange(losses.shape[1], device=losses.device)
     sums = torch.nn.functional.pad(losses.double().cumsum(1), (1, 0))

@@ -1,4 +1,4 @@
-"""Prompt lookup decoding: what followed the last tokens when they occurred before (Saxena 2023).
+"""Prompt lookup decoding: draft what followed the last tokens earlier in the text (Saxena 2023).
 
 The draft is copied from prompt and output; no training, and no state except the text.
 """
@@ -69,7 +69,7 @@ class Decoder(decoding.Decoder):
         pass  # only emitted tokens count
 
     def _continuations(self) -> Iterator[tuple[int, ...]]:
-        """What followed earlier occurrences of the last tokens: longest match first, then in the chosen order."""
+        """The tokens after earlier occurrences of the last tokens: longest match first, then in the chosen order."""
         tokens, length = self._text.tokens, self._options.draft_length
         for size in range(self._options.max_ngram, self._options.min_ngram - 1, -1):
             ends = self._text.before(size)

@@ -1,7 +1,7 @@
 """Token Recycling: the target's best candidates after a token are reused when it occurs again (Luo et al. 2024).
 
-"Turning Trash into Treasure", arXiv:2408.08696. Every forward gives, for each row (accepted or not), the best tokens
-after it. A matrix keeps them by the row's token, and fills a static tree, depth by depth.
+"Turning Trash into Treasure", arXiv:2408.08696. Every forward gives the best tokens after each row, accepted or not. A
+matrix stores them under the row's token, and a static tree is filled from the matrix, depth by depth.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from specbench import decoding
 from specbench.decoding import Context, MethodName, Node, StepResult, TokenTree, option, retrieve_option
 from specbench.methods.recycling.trees import CANDIDATES, TREE, parents, smallest
 
-#: Token -> its best candidates; a token that was never fed has none.
+#: Token -> its best candidates; tokens that were never an input are missing.
 Matrix = dict[int, list[int]]
 
 
@@ -27,16 +27,16 @@ class Options(decoding.Options):
     )
     budget: int = option(81, "B", help="rows at most, root included: the nodes with the best ranks stay", ge=2, le=512)
     warm: bool = option(
-        False, help="keep the matrix from one request to the next, as released; otherwise each starts cold"
+        False, help="keep the matrix from one request to the next, as released; otherwise each request starts cold"
     )
     unknown: Literal["skip", "zero"] = option(
-        "skip", help="after a token that was never fed: draft nothing, or token 0 as released"
+        "skip", help="after a token that has no candidates yet: draft nothing, or token 0 as released"
     )
     retrieve: MethodName | None = retrieve_option()
 
 
 class Decoder(decoding.Decoder):
-    """Keep a matrix, or share the row's."""
+    """Keep a matrix of its own, or with ``warm`` share one with all requests of the row."""
 
     def __init__(self, options: Options, context: Context) -> None:
         self._options = options
@@ -63,7 +63,7 @@ class Decoder(decoding.Decoder):
     def observe(self, result: StepResult) -> None:
         assert result.top is not None
         best = result.top[1][:, :CANDIDATES].tolist()
-        self._matrix.update(zip(self._fed, best, strict=True))  # in the order of rows: the last row of a token stays
+        self._matrix.update(zip(self._fed, best, strict=True))  # if a token has several rows, the last row is stored
         self._root = result.emitted[-1]
 
     def draft(self) -> TokenTree:
@@ -75,7 +75,7 @@ class Decoder(decoding.Decoder):
         self._fed = tree.tokens
 
     def _filled(self) -> TokenTree:
-        """The static tree without the subtrees of tokens that were never fed."""
+        """The static tree without the subtrees of tokens that have no candidates."""
         tokens, above = [self._root], [-1]
         rows: dict[Node, int] = {(): 0}
         for node in self._nodes:

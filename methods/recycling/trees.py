@@ -1,4 +1,4 @@
-"""Static trees of Token Recycling: which candidate of which token each row holds."""
+"""Static trees of Token Recycling: which candidate of which parent each node is."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ TREE = TreeOption("recycling", CANDIDATES, {"2.2.2": list(_published())})
 def smallest(tree: str, budget: int) -> tuple[Node, ...]:
     """The nodes of a tree that fit into a budget, depth by depth.
 
-    A rank stands for how unlikely a candidate is: the nodes with the smallest sums of rank + 1 along their paths stay,
-    so a node's parent always stays, too.
+    A higher rank is less likely, so the nodes with the smallest sums of rank + 1 along their paths are kept. A kept
+    node's parent is always kept, too.
     """
     ranked = sorted(TREE.nodes_of(tree), key=lambda node: (sum(node) + len(node), len(node), node))
     return tuple(sorted(ranked[: budget - 1], key=lambda node: (len(node), node)))

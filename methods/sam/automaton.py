@@ -1,8 +1,9 @@
 """A suffix automaton: every substring of a text with the end of its first occurrence, grown token by token.
 
-Blumer et al. 1985: at most two states per token, each a set of strings that end at the same places. A link leads from a
-state to the longest suffix of its strings that also occurs elsewhere; so the longest suffix of the text that occurred
-before is the link of the whole text's state. The longest match of another text is updated at constant cost on average.
+Blumer et al. 1985: at most two states per token. A state is a set of strings that end at the same places in the text. A
+state's link leads to the state of the longest suffix of its strings that also occurs elsewhere. So the longest suffix
+of the text that occurred before is the link of the whole text's state. The longest match of another text is updated at
+constant average cost.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Automaton:
         self._link = [-1]  # state of the longest suffix of its strings that has further occurrences
         self._length = [0]  # length of its longest string
         self._first = [0]  # end of its strings' first occurrence: the text continues at tokens[first]
-        self._last = 0  # of the whole text
+        self._last = 0  # state of the whole text
         self.extend(tokens)
 
     def extend(self, tokens: Iterable[int]) -> None:
@@ -55,7 +56,7 @@ class Automaton:
         return Match(self._next[state][token], length + 1)
 
     def with_room(self, match: Match, tokens: int) -> Match:
-        """The longest suffix of a match whose first occurrence is followed by at least that many tokens."""
+        """The longest suffix of a match whose first occurrence is followed by at least ``tokens`` tokens."""
         state, length = match
         latest = len(self.tokens) - tokens
         while state and self._first[state] > latest:
@@ -64,7 +65,7 @@ class Automaton:
         return Match(state, length)
 
     def following(self, match: Match, most: int) -> list[int]:
-        """What followed the first occurrence of a match."""
+        """The tokens after the first occurrence of a match, at most ``most``."""
         end = self._first[match.state]
         return self.tokens[end : end + most]
 
@@ -82,7 +83,7 @@ class Automaton:
             found = self._next[state][token]
             if self._length[found] == self._length[state] + 1:
                 self._link[new] = found
-            else:  # only the shorter strings of that state also end here: they become a state of their own
+            else:  # only the shorter strings of that state also end here: move them to a new state
                 copy = self._state(dict(self._next[found]), self._length[state] + 1, self._first[found])
                 self._link[copy] = self._link[found]
                 while state >= 0 and self._next[state].get(token) == found:

@@ -1,7 +1,7 @@
 """SAM-Decoding: a suffix automaton finds the longest suffix of the text that occurred before (Hu et al. 2024).
 
-arXiv:2411.10666. What followed its first occurrence, in the text or in a corpus with a longer match, is the draft. A
-longer match gives a longer draft.
+arXiv:2411.10666. The draft is what followed the first occurrence of this suffix in the text, or in a corpus if the
+match there is longer. A longer match gives a longer draft.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Decoder(decoding.Decoder):
                 self._stretches.append(self._in_corpus.length)
 
     def _of_one_text(self, tokens: list[int]) -> list[int]:
-        """Cut a draft at the end of a text, and at tokens that only the tokenizer has."""
+        """Cut a draft at the end of a text, and before tokens that the tokenizer has but the model lacks."""
         assert self._corpus is not None
         for at, token in enumerate(tokens):
             if not 0 <= token < self._vocab:
@@ -136,7 +136,7 @@ class Decoder(decoding.Decoder):
         """Share of the answer's tokens in substrings that the corpus contains."""
         seen: set[int] = set()
         for at, length in enumerate(self._stretches[self._prompt : self._prompt + kept]):
-            own = min(length, at + 1)  # substrings shared with the prompt say nothing about the answer
+            own = min(length, at + 1)  # count only the part in the answer, not in the prompt
             if own >= SEGMENT:
                 seen.update(range(at + 1 - own, at + 1))
         return len(seen) / kept if kept else 0.0

@@ -1,8 +1,8 @@
 """Speculative decoding: a small model drafts the next tokens, one per pass (Leviathan et al. 2023; Chen et al. 2023).
 
-The draft model runs in an engine of its own (:mod:`.drafter`) and samples with the target's noise, which belongs to the
-position: where the two models agree on the distribution they agree on the token. Or it samples with its own random
-numbers and passes on the distribution, and the engine verifies the block (Sun et al. 2024).
+The draft model runs in its own engine (:mod:`.drafter`) and samples with the target's noise for each position: if the
+two models agree on the distribution, they agree on the token. With ``verify=block`` it samples with separate random
+numbers and passes on its distribution, and the engine verifies the block (Sun et al. 2024).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Options(decoding.Options):
 
     @field_serializer("draft")
     def _named(self, draft: str) -> str:
-        """A model's name for the record: of a folder only its own name, without the machine's path."""
+        """The model's name for the record; for a folder only the last part of the path."""
         return resolve(draft).name if draft else ""
 
 
@@ -79,7 +79,7 @@ class Decoder(decoding.Decoder):
         if draft.context and draft.context < target.capacity:
             target.warn(
                 f"draft model {draft.spec.name} was trained on {draft.context:,} positions and texts of this run reach "
-                f"{target.capacity:,}: beyond those its drafts are poor; choose another draft model or shorter texts"
+                f"{target.capacity:,}: beyond that its drafts are poor; choose another draft model or shorter texts"
             )
         vocab = int(target.model.get_output_embeddings().weight.shape[0]) if options.verify == "block" else 0
         return Drafter(engine, draft, options.draft_tokens, target.sampling, vocab)

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 class Drafter:
     """Continue the texts of several sequences with a small model.
 
-    Its cache contains a prefix of each text. Tokens that the target rejected are rewound. Tokens that the target
-    emitted beyond the cache are fed in the next first pass: the target's own token, and after a step that accepted
+    The draft model's cache contains a prefix of each text. Rejected tokens are rewound. The first pass of the next step
+    reads the emitted tokens that are not in the cache: the target's own token, and after a step that accepted
     every draft also the last draft, which no pass has read yet.
 
-    The first sequence that asks after a step of the target starts the passes for all waiting sequences, so that they
-    share passes as they share the target's forwards.
+    The first sequence that asks for drafts after a target forward starts the passes for all waiting sequences, so that
+    sequences share passes as they share the target's forwards.
 
     Args:
-        engine: the draft model's, with the target's numbers of slots and tokens, and rows for :data:`MAX_ROWS`.
-        draft_tokens: passes per step, and so tokens drafted.
-        drawn_over: vocabulary size of a target that verifies blocks: above temperature 0, drafts are sampled from
+        engine: the draft model's, with as many slots and cached tokens as the target's, and rows for :data:`MAX_ROWS`.
+        draft_tokens: tokens drafted per step, one per pass.
+        drawn_over: with block verification, the target's vocabulary size: above temperature 0, drafts are sampled from
             the draft model's distribution with separate random numbers. 0: sample with the target's noise.
     """
 
@@ -50,7 +50,7 @@ class Drafter:
         self._texts: dict[int, list[int]] = {}  # slot -> prompt and output
         self._waiting: set[int] = set()  # slots whose text has grown since their last draft
         self._drafts: dict[int, list[int]] = {}  # slot -> drafts not yet fetched
-        self._proposals: dict[int, Proposal] = {}  # slot -> distributions that they were sampled from
+        self._proposals: dict[int, Proposal] = {}  # slot -> distributions that the drafts were sampled from
         self.nbytes = model.spec.weight_bytes + engine.cache.nbytes
         revision = {"revision": model.spec.revision} if model.spec.revision else {}
         self.weights: Mapping[str, str] = {
@@ -80,9 +80,9 @@ class Drafter:
         self._waiting.add(slot)
 
     def draft(self, slot: int) -> tuple[list[int], Proposal | None]:
-        """The draft tokens, and the distributions that they were sampled from, if they were.
+        """The draft tokens, and with block verification the distributions that they were sampled from.
 
-        One token per pass; fewer near the end of the cache.
+        There are fewer tokens near the end of the cache.
         """
         if slot in self._waiting:
             self._follow()
@@ -98,7 +98,7 @@ class Drafter:
         del self._texts[slot]
 
     def _follow(self) -> None:
-        """Sample as the target does; the engine captures what it needs for that before the first request."""
+        """Use the target's sampling settings; before the first request, let the engine prepare for them."""
         sampling = self._sampling()
         if self.engine.sampling != sampling:
             self.engine.sampling = sampling
@@ -120,7 +120,7 @@ class Drafter:
             fits = {slot: self._known(ids) for slot, ids in unread.items() if engine.length(slot) < engine.capacity}
             if not fits:
                 break
-            # Tokens that the target has decided are fed as a chain that must accept them.
+            # Tokens that the target has emitted are sent as a chain that is accepted unchecked.
             decided = {slot: [*ids[1:], COMPUTED] for slot, ids in fits.items()}
             trees = {slot: TokenTree.chain(ids) for slot, ids in fits.items()}
             results = engine.step(trees, probabilities=drawing, forced=decided)
@@ -138,11 +138,11 @@ class Drafter:
 
 
 def assert_same_words(name: str, model: Any, tokenizer: Any, draft: LoadedModel) -> None:
-    """Refuse a draft model whose token ids mean other words.
+    """Refuse a draft model whose token ids stand for other words than the target's.
 
-    The tokenizers decide, not the rows of the LM heads: models of one family are padded to different rows (Qwen2.5 7B
-    has 128 more than 0.5B). Words that a checkpoint added, such as those of a chat template, may differ: drafts of them
-    are rejected. Dummy weights have no words, so their numbers of rows must be equal.
+    The tokenizers are compared, not the sizes of the LM heads: models of one family are padded to different sizes
+    (Qwen2.5 7B has 128 more rows than 0.5B). Words that a checkpoint added, such as those of a chat template, may
+    differ: drafts of them are rejected. Dummy weights have no tokenizer, so their LM heads must have equal sizes.
     """
     mine, its = _words(tokenizer), _words(draft.tokenizer)
     sizes = int(model.get_output_embeddings().weight.shape[0]), draft.vocab_size

@@ -1,4 +1,4 @@
-"""The loss of a draft model: its distributions on the target's own answers, compared with the target's.
+"""The loss of a draft model: compare its distributions with the target's, on the target's own answers.
 
 L = a · mean KL(p_target ‖ p_draft) + b · mean −log p_draft(token), both over the answers' tokens.
 """
@@ -15,12 +15,12 @@ from torch.utils.checkpoint import checkpoint
 
 from specbench.training import Text, cross_entropy, forward_kl
 
-# Rows whose scores are held at once: with a large vocabulary these scores fill the memory.
+# Rows whose scores are in memory at once: with a large vocabulary, the scores of all rows would not fit.
 _AT_ONCE = 256
 
 
 class _Frozen:
-    """The target's parts. Not a module, so that none of its weights is trained, saved or moved."""
+    """The target's decoder and LM head. Not a module, so that its weights are not trained, saved or moved."""
 
     def __init__(self, model: Any) -> None:
         self.decoder = model.get_decoder()
@@ -74,8 +74,8 @@ class Lesson(nn.Module):
 class HeldOut:
     """The cost of held-out texts with ``sps``.
 
-    ``tokens`` after the first of each answer, the ``rounds`` that emit them, and the share of them that are ``right``:
-    the draft model's best after the text before them.
+    ``tokens``: all tokens after the first of each answer; ``rounds``: steps that emit them; ``right``: share of the
+    tokens that are the draft model's best given the text before them.
     """
 
     tokens: int
@@ -117,7 +117,7 @@ def held_out(draft: Any, texts: Sequence[Text], draft_tokens: int) -> HeldOut:
 
 
 def _rounds(right: Sequence[bool], draft_tokens: int) -> int:
-    """Number of steps for an answer; ``right`` says which of its tokens after the first are drafted right."""
+    """Number of steps for an answer; ``right``: for each token after the first, whether it is drafted right."""
     at = rounds = 0
     while at < len(right):
         accepted = 0

@@ -1,4 +1,4 @@
-"""First weights of a draft model in training: the target's lower layers, noise in its shape, or another model."""
+"""Initial weights of a draft model: the target's first layers, random weights in its shape, or another model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def from_layers(target: LoadedModel, layers: int) -> Any:
 
 
 def from_noise(target: LoadedModel, layers: int, hidden: int | None, seed: int) -> Any:
-    """A transformer of the target's family and vocabulary with random weights in float32, which the seed decides."""
+    """A transformer of the target's family and vocabulary with random weights from ``seed``, in float32."""
     config = shape(target, layers, hidden)
     device = target.model.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -51,7 +51,7 @@ def _empty(config: Any, target: LoadedModel) -> Any:
 
 
 def shape(target: LoadedModel, layers: int, hidden: int | None) -> Any:
-    """The transformers configuration of a draft model of the target's family with that many layers."""
+    """The transformers configuration of a draft model of the target's family with ``layers`` layers."""
     config = copy.deepcopy(target.model.config.get_text_config())
     if layers > config.num_hidden_layers:
         raise UsageError(f"layers={layers} is more than the {config.num_hidden_layers} of {target.spec.name}; lower it")
@@ -64,7 +64,7 @@ def shape(target: LoadedModel, layers: int, hidden: int | None) -> Any:
 
 
 def _narrowed(config: Any, hidden: int) -> Any:
-    """The same with another hidden size: fewer heads, each of the target's size."""
+    """The configuration with another hidden size: the head size stays, the number of heads changes."""
     heads, groups = config.num_attention_heads, getattr(config, "num_key_value_heads", None)
     if groups is None or not getattr(config, "intermediate_size", None):
         raise UsageError(f"hidden is not supported for the family {config.model_type}; leave it out")

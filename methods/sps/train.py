@@ -1,7 +1,7 @@
 """Recipe for a draft model: a small model with the target's vocabulary learns its distributions on its own answers.
 
-Speculative decoding has no recipe of its own. Distilling a draft model on the target's answers is DistillSpec's (Zhou
-et al. 2023, arXiv:2310.08461), here with forward KL; starting from the target's own layers is our choice.
+The papers on speculative decoding give no recipe. Distilling a draft model on the target's answers is from DistillSpec
+(Zhou et al. 2023, arXiv:2310.08461), here with forward KL; starting from the target's own layers is our choice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from specbench.training import (
     teaching,
 )
 
-OPTION = "draft"  # the method's option that takes what is trained
+OPTION = "draft"  # the method's option that takes the trained model
 _KEPT = torch.bfloat16  # drafts need not be exact, and this halves the bytes to read
 
 
@@ -40,15 +40,15 @@ class Options(LoopOptions):
 
     start: str = option(
         start.LAYERS,
-        help="first weights: layers (the target's first ones), fresh (random), or a model as --model takes it",
+        help="initial weights: layers (the target's first layers), fresh (random), or a model as --model takes it",
     )
-    layers: int = option(4, help="layers of the draft model; start=MODEL has its own", ge=1)
+    layers: int = option(4, help="layers of the draft model; ignored with start=MODEL", ge=1)
     hidden: int | None = option(None, help="hidden size of a fresh model; default is the target's", ge=8)
-    words: bool | None = option(None, help="also train embedding and LM head; default: if they start random")
+    words: bool | None = option(None, help="also train embedding and LM head; default: only with start=fresh")
     kl: float = option(1.0, help="weight of KL(target || draft)", ge=0)
     ce: float = option(0.1, help="weight of the cross-entropy of the answer's tokens", ge=0)
     max_tokens: int = option(1024, help="tokens of a text, prompt included; longer answers are cut", ge=8)
-    keep_circles: int = option(3, help="rounds kept of an answer that repeats itself to its end; 0 keeps all", ge=0)
+    keep_circles: int = option(3, help="repetitions kept if an answer ends in repetitive text; 0 keeps all", ge=0)
     draft_tokens: int = option(
         5, "k", help="draft_tokens of sps, for tokens per forward on held-out texts", ge=1, le=511
     )
@@ -65,7 +65,7 @@ class Options(LoopOptions):
 
     @field_serializer("start")
     def _named(self, name: str) -> str:
-        """A model's name for the record: of a folder only its own name, without the machine's path."""
+        """The model's name for the record; for a folder only the last part of the path."""
         return name if name in (start.LAYERS, start.FRESH) else resolve(name).name
 
 
@@ -111,7 +111,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
 
 
 def check(options: Options, target: LoadedModel) -> None:
-    """Refuse what cannot be trained for this target."""
+    """Refuse options that cannot be used with this target."""
     if not hasattr(target.tokenizer, "save_pretrained"):
         raise UsageError(
             f"{target.spec.name} has dummy weights and no words, so a draft model of it could not be loaded; "

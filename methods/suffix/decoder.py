@@ -1,8 +1,8 @@
 """Draft what most often followed the end of the text, here and in earlier answers (Oliaro et al. 2024).
 
-"SuffixDecoding", arXiv:2411.04975, as in Arctic Inference and vLLM. A suffix tree of prompt and output, and one of the
-outputs of earlier requests, count the continuations of every suffix of the text; the draft is the continuation whose
-counts promise most accepted tokens.
+"SuffixDecoding", arXiv:2411.04975, as in Arctic Inference and vLLM. A suffix tree of prompt and output, and another of
+the outputs of earlier requests, count the continuations of every suffix of the text. The draft is the continuation with
+the most expected accepted tokens according to these counts.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Decoder(decoding.Decoder):
 
     @property
     def score(self) -> float:
-        """Number of accepted tokens that the counts promise for the last draft."""
+        """Expected number of accepted tokens of the last draft, according to the counts."""
         return self._draft.score
 
     def begin(self, prompt: Sequence[int]) -> None:

@@ -1,8 +1,8 @@
 """A suffix tree: counts of every substring of some texts, and what followed it, most frequent first.
 
-The tree grows token by token. A string that occurs once is a leaf: what follows it is read from its text, so a new
-token touches only those suffixes of the text that occurred before. That is about two or three nodes per token of usual
-text; in a long passage that occurs a second time it is up to ``depth`` nodes.
+The tree grows token by token. A string that occurs once is a leaf; its continuation is read from its text, so a new
+token changes only the suffixes of the text that occurred before. That is two or three nodes per token of usual text,
+and up to ``depth`` nodes per token in a long passage that occurs a second time.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Node:
         self.ranked.append(child)
 
     def rise(self, child: Node) -> None:
-        """Increase a child's count by one.
+        """Increase a child's count by one and move it forward in ``ranked``.
 
-        One that draws level with the child before it goes to the front of those that it is level with; one that draws
-        away from its equals goes to their front (Arctic Inference, ``_increment_count``).
+        If its new count is at least that of the child before it, it moves before all children that have the count of
+        that child (Arctic Inference, ``_increment_count``).
         """
         ranked = self.ranked
         assert ranked is not None
@@ -124,7 +124,7 @@ class SuffixTree:
             for token in tokens[start + 1 : start + self._depth]:
                 child = node.next[token]
                 node.fall(child)
-                if not child.count:  # with all below it
+                if not child.count:  # removed with its subtree
                     break
                 node = child
 

@@ -10,7 +10,7 @@ from specbench.common import EnvironmentRefused, UsageError, registry
 from specbench.evals.data import DataFile, is_present, manifest, resolve_file
 from specbench.evals.rows import numbered
 
-#: Characters of a question to be recognised; shorter ones occur by chance.
+#: Fewest characters of a question that is recognised; shorter ones occur by chance.
 SHORTEST = 40
 
 _LABEL = re.compile(r"[A-Za-z]+:\s")  # "Question: …", as in plain-text prompts

@@ -18,12 +18,12 @@ INPUT_S = 6
 """CPU seconds that one input may take."""
 
 VERSION = f"{printed.VERSION} (as LiveCodeBench 28fef95)"
-"""Of the comparison, for a task's ``versions``."""
+"""Version of the comparison, for a task's ``versions``."""
 
 _MEMORY, _FILES = 2 << 30, 64 << 20  # bytes of address space, and of input and output each; more for a longer input
 _WALL = 3  # wall seconds per second of CPU time
 
-# What the authors put before every answer, so that answers without imports run: all names of these modules, then the
+# The authors' imports before every answer, so that answers without imports run: all names of these modules, then the
 # modules themselves.
 _STARRED = (
     "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json "
@@ -51,8 +51,8 @@ class Cases:
     """The tests of one problem, public ones first.
 
     Attributes:
-        inputs: what a script reads; or the arguments of a call.
-        outputs: what it prints; or the value of the call.
+        inputs: for each test, a script's input; or the arguments of a call.
+        outputs: for each test, the script's output; or the value of the call.
         function: name of the function or method to call, None for a script.
         public: how many of the tests are in the problem's statement.
     """
@@ -64,7 +64,8 @@ class Cases:
 
 
 def check(sandbox: Sandbox, cases: Cases, code: str) -> Verdict:
-    """The verdict on one answer: right on all inputs. ``also`` has "public": right on the tests of the statement.
+    """The verdict on one answer: whether it is right on all inputs. ``also`` has "public": whether it is right on the
+    tests of the problem's statement.
 
     Stops at the first wrong output.
     """

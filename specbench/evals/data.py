@@ -68,12 +68,12 @@ class DataFile(BaseModel):
     """One ``[[data]]`` table of a ``task.toml``.
 
     Attributes:
-        name: file name, as looked for in ``--data-dir``; it may have folders before it.
-        also: further names, tried after it: the same rows in another format.
+        name: name of the file in ``--data-dir``; it may include folders.
+        also: further names, tried after ``name``: the same rows in another format.
         size: bytes; given together with ``sha256`` or not at all.
         sha256: of the file as published, compressed or not. Without it, any file with valid rows is accepted.
-        package, hub: other places that have it.
-        url: where exactly this file can be fetched, if no other place has it; the result is checked like any other.
+        package, hub: other sources of the file.
+        url: address of exactly this file, used if no other source has it; the result is checked like any other.
         asks: in a benchmark file, the field of a row that holds the question; a list if rows differ in that field.
     """
 
@@ -104,12 +104,12 @@ class DataFile(BaseModel):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names that it can have in a folder, in the order in which they are tried."""
+        """Names that the file can have in a folder, in the order in which they are tried."""
         return (self.name, *self.also)
 
 
 def manifest(card: Path) -> list[DataFile]:
-    """The data files that a ``task.toml`` declares, in its order."""
+    """The data files that a ``task.toml`` declares, in order."""
     tables = toml.read(card, _CARD).get("data", [])
     if not isinstance(tables, list):
         raise damaged(card, "data must be a list of [[data]] tables", _CARD)
@@ -123,10 +123,10 @@ def resolve_file(file: DataFile, data_dir: Path | None = None) -> Path:
     found is recorded, see :func:`recorded`.
 
     Args:
-        data_dir: the user's explicit choice, and then the only place that is searched.
+        data_dir: the user's explicit choice; if given, only this folder is searched.
 
     Raises:
-        UsageError: ``data_dir`` lacks the file, or its hash is not that of the file that the task was written for.
+        UsageError: ``data_dir`` lacks the file, or the file's hash is not the one that the task requires.
         EnvironmentRefused: no place has it.
     """
     path, name, revision = _found(file, data_dir)
@@ -192,7 +192,7 @@ _SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})/")
 
 
 def _kept(file: DataFile) -> list[Path]:
-    """Its place in the user's cache, after it was fetched from its URL."""
+    """The file's path in the user's cache, to which it is downloaded from its URL if necessary."""
     if file.sha256 is None:
         return []
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "specbench", "data")
@@ -238,7 +238,7 @@ def _checked_content(path: Path, file: DataFile) -> Path:
 
 
 def _local(file: DataFile) -> dict[str, Path]:
-    """Paths where it may be on this machine."""
+    """Paths where the file may be on this machine."""
     folder = os.environ.get(DATA_DIR)
     places = {name: Path(folder, name) for name in file.names} if folder else {}
     if not file.package or any(path.is_file() for path in places.values()):
@@ -297,7 +297,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def names_file(name: str) -> bool:
-    """Whether a name means a data file: it has a suffix that :func:`each_row` reads, or the path exists."""
+    """Whether a name stands for a data file: it has a suffix that :func:`each_row` reads, or the path exists."""
     return name.endswith(FORMATS) or Path(name).exists()
 
 
@@ -313,7 +313,7 @@ def each_row(path: Path, kind: type[Row], *, own: str = "") -> Iterator[tuple[in
     Args:
         path: ``.jsonl``, ``.jsonl.gz``, ``.json`` (a list) or ``.parquet``.
         kind: the model; its ``extra`` setting decides whether unknown fields are allowed.
-        own: for a user's own file: what errors advise, such as the allowed fields.
+        own: for a user's own file: advice for error messages, such as the allowed fields.
     """
     for number, row in numbered(path, own or TODO):
         if not own:

@@ -1,4 +1,4 @@
-"""Conversations for any model: through its chat template, or as plain text where it has none."""
+"""Conversations for any model: through its chat template, or as plain text if it has none."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def build_dialogue(
 ) -> Prompt:
     """A prompt whose user turns are answered one by one.
 
-    Plain text is "USER: question, a new line, ASSISTANT:" for each turn, after the system prompt, unless that is
-    empty, and an empty line.
+    Plain text is "USER: question", a new line and "ASSISTANT:" for each turn. A system prompt that is not empty comes
+    before them, followed by an empty line.
 
     Args:
-        turns: the user turns, one at least.
-        history: turns before the first, a system prompt for example.
+        turns: the user turns, at least one.
+        history: turns before the first user turn, such as a system prompt.
     """
     if style == "chat":
         return Prompt(

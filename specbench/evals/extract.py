@@ -24,7 +24,7 @@ OPENED, UNPAIRED, WHOLE = "fence opened by the prompt", "text before an unpaired
 
 @dataclass(frozen=True)
 class Extracted:
-    """What was found in an answer, and the rule that found it (one of the constants above, or a task's own)."""
+    """The code found in an answer, and the rule that found it (one of the constants above, or a task's own)."""
 
     code: str
     rule: str
@@ -66,7 +66,7 @@ def _blocks(text: str) -> list[_Block]:
 
 
 def _cut(code: str, fence: str) -> str:
-    """An unclosed block, up to a fence that a person would take for its end: glued to the code, or followed by text."""
+    """An unclosed block, cut at a fence that a person would read as its end: glued to the code, or followed by text."""
     glued = re.search(rf"^ {{0,3}}{fence}.*|(?<=\S)[ \t]*{fence}[ \t]*$", code, re.MULTILINE)
     return code[: glued.start()].removesuffix("\n") if glued else code
 
@@ -93,12 +93,12 @@ def fenced_code(
 ) -> Extracted | None:
     """The code in an answer's fences; None if no fence contains code.
 
-    Blocks in the language win over blocks without one, and those over blocks in other languages. An unclosed block
-    ends with the text. An unpaired fence without an info string closes the text before it, if that
-    text reads as code.
+    Blocks in the language are preferred to blocks without a language, and these to blocks in other languages. An
+    unclosed block ends with the text. An unpaired fence without an info string closes the text before it, if that text
+    reads as code.
 
     Args:
-        text: the answer, with any kind of line ends; those of the code are "\\n".
+        text: the answer, with any kind of line ends; the code has "\\n".
         language: a pattern of the info string's first word, in lower case.
         opened: the prompt ended in an opening fence, so the answer begins inside the block, and the result is never
             None. A second opening fence by the model is ignored.
@@ -157,8 +157,8 @@ _BARE = re.compile(r"\\f?boxed[ \t]*([-+]?(?:\\?\$)?\.?\d[^\s${}\\]*)(?:[ \t]*\$
 def last_box(text: str) -> str | None:
     """The content of the last closed box that is not empty; None if there is none.
 
-    Of nested boxes the inner one counts. An empty box repeats the prompt's instruction; a box that the token budget cut
-    off is ignored.
+    If boxes are nested, the inner one counts. Empty boxes are ignored because they repeat the prompt's instruction, and
+    so are boxes that the token budget cut off.
     """
     last: tuple[int, str] | None = None
     open_braces: list[int | None] = []  # where a box's content starts; None for other braces

@@ -1,7 +1,7 @@
 """Use lm-eval's task objects without its runner: its prompts and few-shot examples, its filters and metrics.
 
-lm-eval's ``simple_evaluate`` generates by itself, task by task. Our runner interleaves methods prompt by prompt, so
-only the parts before and after the generation are used. The id of a document is lm-eval's, its index in the split.
+lm-eval's ``simple_evaluate`` generates the answers itself, task by task. Our runner interleaves methods prompt by
+prompt, so only the parts before and after the generation are used. A document's id is its index in the split.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from specbench.evals import sessions
 from specbench.evals.data import read_jsonl
 
 FEWSHOT_SEED = 1234
-"""The seed of lm-eval's own runs: with it, ours draw the same examples for the same document."""
+"""The seed of lm-eval's own runs, so that a document gets the same few-shot examples here."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def settled(name: str, options: Options) -> str:
 
 
 def doc_id(prompt_id: str, task: str, count: int) -> int:
-    """The document of a prompt id "TASK/17"."""
+    """The index of the document with prompt id "TASK/17"."""
     name, _, number = prompt_id.partition("/")
     document = parse_count(number)
     if name != task or document is None or document >= count:

@@ -54,12 +54,12 @@ class Problem(Protocol):
 
     @property
     def problem(self) -> str:
-        """As the model reads it."""
+        """The problem's text."""
         ...
 
     @property
     def solution(self) -> str:
-        """With its answer in a box."""
+        """The solution, with the answer in a box."""
         ...
 
 
@@ -125,8 +125,8 @@ def verdict(reference: str, solution: str, text: str, style: str) -> Verdict:
     """The verdict on an answer to a problem of MATH, with lm-eval's own two metrics in ``also``.
 
     Args:
-        solution: that of the data, with the answer in a box.
-        style: of the prompt; ``completion`` requires the sentence of Minerva's examples for an exact match.
+        solution: the data's solution, with the answer in a box.
+        style: the prompt's style; ``completion`` requires the final sentence of Minerva's examples for an exact match.
     """
     own = compare(reference, text)
     theirs = ask({"solution": solution, "text": text}, LM_EVAL_WALL_S) if own.reason != "empty" else {}
@@ -148,7 +148,7 @@ def ask(job: Job, wall_s: float) -> Job:
 
 
 def _prose(text: str) -> str:
-    """A text in which math-verify finds an announced answer: without bold marks, and with the final full stop apart."""
+    """Prepare a text so that math-verify finds an announced answer: drop bold marks, set the final full stop apart."""
     return _SENTENCE_END.sub(",", _CONCLUSION.sub("the answer is", text.replace("**", " ")))
 
 

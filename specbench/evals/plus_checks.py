@@ -1,8 +1,8 @@
 """EvalPlus: its prompts, and its tests (Liu et al. 2023, arXiv 2305.01210) run in our sandbox.
 
-What is right is what the canonical solution returns, so it runs first, once per problem and process, in the same
+The canonical solution's outputs are the expected outputs, so it runs first, once per problem and process, in the same
 sandbox; its CPU time sets the limits. Prompts are those of EvalPlus 0.3.1 (``codegen.py``, ``provider/utility.py``);
-its package (extra ``eval``) is asked through a worker process.
+its package (extra ``eval``) runs in a worker process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIMITS = Limits(cpu_s=62, wall_s=190.0, memory=2 << 30, load_s=MIN_INPUT_S)
 _REFERENCE_LIMITS = Limits(cpu_s=600, wall_s=1800.0, memory=2 << 30)
 
 VERSION = f"{differential.VERSION} (as evalplus 0.3.1)"
-"""Of the comparison, for a task's ``versions``."""
+"""Version of the comparison, for a task's ``versions``."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Checker:
         self._lock = threading.Lock()
 
     def check(self, reference: Reference, sources: tuple[str, ...], lenient: bool) -> Verdict:
-        """The verdict on one answer: right on all inputs; ``also`` has base (the base inputs) and plus (all).
+        """Whether one answer is right on all inputs; ``also`` has base (on the base inputs) and plus (on all inputs).
 
         The base inputs come first, in the same process as the others. Stops at the first wrong output.
         """
@@ -142,9 +142,9 @@ class EvalPlus:
         self._workers = Workers("specbench.evals.grading.plus_worker")
 
     def sanitise(self, text: str, entry_point: str) -> str:
-        """What EvalPlus's sanitiser leaves: imports, and the definitions that ``entry_point`` needs.
+        """Reduce code to imports and the definitions that ``entry_point`` needs, with EvalPlus's sanitiser.
 
-        Text on which it takes too long or crashes is returned unchanged.
+        Text on which the sanitiser takes too long or crashes is returned unchanged.
         """
         try:
             return str(self._workers.ask({"text": text, "entry_point": entry_point}, _SANITISE_S)["code"])

@@ -27,9 +27,9 @@ ItemT = TypeVar("ItemT", bound=Item)
 
 
 def permutation(items: Sequence[ItemT], seed: int | None) -> list[ItemT]:
-    """All items in the order in which a growing limit takes them.
+    """All items in the order in which a growing limit adds them.
 
-    The first n, and the last n, contain n times each category's share of the whole, rounded down or up. An item's
+    The first n and the last n items contain n times each category's share of the whole, rounded down or up. An item's
     place depends only on seed, ids and categories.
 
     Args:
@@ -73,10 +73,10 @@ def draw_prompts(items: Sequence[ItemT], limit: int | None, seed: int | None) ->
 def draw_from_each(
     items: Sequence[ItemT], limit: int | None, held_out: int, seed: int | None
 ) -> tuple[list[ItemT], list[ItemT]]:
-    """Prompts to choose by, and held-out prompts to judge the choice by, both in the order in which they are used.
+    """(prompts for choosing a setting, held-out prompts for judging the choice), both in the order of use.
 
-    The former are those of a run with this limit; the held-out ones come from the end of the permutation, so a larger
-    limit does not change them, and holding out more keeps them.
+    The first are the prompts of a run with this limit. The held-out prompts come from the end of the permutation, so a
+    larger limit does not change them, and a larger ``held_out`` adds to them.
     """
     count = len(items) - held_out if limit is None else limit
     if count < 1 or count + held_out > len(items):

@@ -37,7 +37,7 @@ _UNPACKED, _BATCH = 2 << 30, 64
 def numbered(path: Path, todo: str = TODO) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a data file in order, each with the number of its line or row, from 1.
 
-    Errors end with ``todo``, what to do about them.
+    Errors end with ``todo``, which says what to do.
     """
     if path.suffix == ".parquet":
         return _of_parquet(path, todo)
@@ -47,7 +47,7 @@ def numbered(path: Path, todo: str = TODO) -> Iterator[tuple[int, dict[str, Any]
 
 
 def row_place(path: Path, number: int) -> str:
-    """How an error names a row of :func:`numbered`: "FILE line 3" of JSON lines, else "FILE row 3"."""
+    """The name of a row of :func:`numbered` in errors: "FILE line 3" for JSON lines, else "FILE row 3"."""
     return f"{path} {'row' if path.suffix in ('.json', '.parquet') else 'line'} {number}"
 
 

@@ -1,6 +1,6 @@
-"""Chain several problems of a task into one conversation; each turn is graded as the problem alone would be.
+"""Chain several problems of a task into one conversation; each turn is graded like the single problem.
 
-In a session the context grows, and so does the text that lookups can draft from.
+In a conversation the context grows, and so does the text that lookups can draft from.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _one(prompts: Sequence[Prompt]) -> Prompt:
         alike = replace(other, id=first.id, text=first.text, category=first.category)
         if alike != first:
             raise UsageError(f"prompts '{first.id}' and '{other.id}' are asked in different ways; leave chain out")
-        if folder and not _folder(other.id):  # it would be taken for an id in the first one's folder
+        if folder and not _folder(other.id):  # it would be read as an id in the first prompt's folder
             raise UsageError(f"prompt '{other.id}' cannot be chained after '{first.id}'; leave chain out")
     names = [other.id.removeprefix(folder) if _folder(other.id) == folder else other.id for other in others]
     category = first.category if all(other.category == first.category for other in others) else ""

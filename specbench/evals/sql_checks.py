@@ -19,10 +19,10 @@ from specbench.evals.sandbox.sandbox import Limits, Program, Sandbox
 from specbench.evals.task import Verdict
 
 CPU_S = 10
-"""CPU seconds of a query at most; the authors allow 60 s of wall time."""
+"""Most CPU seconds of a query; the authors allow 60 s of wall time."""
 
 VERSION = f"{table.VERSION} (as test-suite-sql-eval e97acc5)"
-"""Of the comparison, for a task's ``versions``."""
+"""Version of the comparison, for a task's ``versions``."""
 
 SQLITE = sqlite3.sqlite_version
 """Version of the library that runs the queries: later ones support more SQL."""

@@ -12,7 +12,7 @@ from specbench.common import Prompt, UsageError
 
 @dataclass(frozen=True)
 class Question:
-    """What a judge sees in addition to the answers, for tasks with a judge.
+    """The judge's input in addition to the answers, for tasks with a judge.
 
     Attributes:
         turns: the user turns, as in the data.
@@ -101,5 +101,5 @@ class JudgedTask(Task, Protocol):
     """A task with ``judge = true`` in ``task.toml``: a model rates its answers (:mod:`specbench.evals.judge`)."""
 
     def questions(self) -> Mapping[str, Question]:
-        """What a judge sees, by prompt id."""
+        """The judge's input in addition to the answers, by prompt id."""
         ...

@@ -85,7 +85,7 @@ _OF_TEXTS = (
     ("distinct 4-grams", "distinct_4", "{:.2f}"),
 )
 
-#: Titles of rows that compare with given answers, for weights that were trained on those.
+#: Titles of rows that compare with given answers, for weights that were trained on given answers.
 _OF_GIVEN = {
     "agrees": "tokens equal to the given answer's, after its own text",
     "agreement": "tokens equal to the given answer's, free-running",

@@ -185,7 +185,7 @@ def _check_given(plan: TrainPlan, module: Any) -> None:
 
 
 def _alone(folder: Path) -> AbstractContextManager[None]:
-    """Lock a folder against other calls. Of several processes that train together, the first one holds the lock."""
+    """Lock a folder against other calls. If several processes train together, the first one locks it."""
     return sole_use(folder) if os.environ.get("RANK", "0") == "0" else nullcontext()
 
 

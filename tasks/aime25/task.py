@@ -1,4 +1,4 @@
-"""AIME 2025: the 30 problems of the American Invitational Mathematics Examination I and II, each with an integer."""
+"""AIME 2025: 30 problems of the American Invitational Mathematics Examination I and II, with integer answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from specbench.evals import (
 
 NAME = "aime25"
 
-# As the data sets of the hub have it: a number or its digits, with leading zeros as AIME prints them, or with the unit.
+# The hub's data sets give the digits, sometimes with leading zeros as AIME prints them, or with a degree sign.
 _ANSWER = re.compile(r"\$?\s*([0-9]{1,3})(?:\s*(?:\^\s*\{?\\circ\}?|°))?\s*\$?")
 _DIGITS = re.compile(r"\$?\s*([0-9]{1,9})\s*\$?")
 
@@ -46,7 +46,7 @@ class Problem(BaseModel):
     @classmethod
     def _digits(cls, value: Any) -> Any:
         if isinstance(value, float) and value.is_integer():
-            return int(value)  # a copy that went through a table of floats has 70.0
+            return int(value)  # some copies of the data have floats: 70.0
         found = _ANSWER.fullmatch(value.strip()) if isinstance(value, str) else None
         return int(found[1]) if found else value
 
@@ -62,7 +62,7 @@ class Task:
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
         """``data_dir``: folder that holds aime25.jsonl or .parquet; None searches the usual places."""
         self.options = options
-        self.versions  # noqa: B018  it says what is not installed
+        self.versions  # noqa: B018  raises if a package is not installed
         lm_eval_tasks.check(NAME, mathematics.STYLES, options)
         (file,) = manifest(Path(__file__).with_name("task.toml"))
         self._problems = load(resolve_file(file, data_dir))

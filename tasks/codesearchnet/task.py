@@ -1,4 +1,4 @@
-"""CodeSearchNet (Husain et al. 2019, arXiv 1909.09436), Python, as CLLM asks it (Kou et al. 2024, arXiv 2403.00835).
+"""CodeSearchNet (Husain et al. 2019, arXiv 1909.09436), Python, with CLLM's prompt (Kou et al. 2024, arXiv 2403.00835).
 
 The prompt is a function's documentation, the answer the function; only decoding speed is measured.
 """
@@ -26,13 +26,13 @@ class Options(OptionsBase):
 
     style: Literal["auto", "chat", "cllm"] = option(
         "auto",
-        help="chat: CLLM's instruction through the chat template; cllm: in the frame of its models' training; "
+        help="chat: CLLM's instruction through the chat template; cllm: the prompt of its models' training; "
         "auto: chat when the model has a template, else cllm",
     )
 
 
 class Function(BaseModel):
-    """A row of the hub's parquet file or of CodeSearchNet's own .jsonl.gz, which name the same things differently.
+    """A row of the hub's parquet file or of CodeSearchNet's own .jsonl.gz, whose columns have other names.
 
     Strict on the documentation, the code and the language; the many further columns are allowed.
     """

@@ -1,4 +1,4 @@
-"""Whether two answers are the same number, whatever is written around it."""
+"""Compare the numbers of two answers, whatever text surrounds them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TOLERANCE = 1e-6
 
 _FRACTION = re.compile(r"(-?) ?(?:\\[dt]?frac\{(\d+)\}\{(\d+)\}|(\d+) ?/ ?(\d+))")
 _NOTE = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\s*\{[^{}]*\}")
-# What announces the answer: GSM8K's own mark, then a sentence. The answer is what follows up to the line's end.
+# Two ways to announce the answer: GSM8K's own mark, or a sentence. The answer follows on the same line.
 _MARK = re.compile(r"####+")
 _SENTENCE = re.compile(r"\banswer\b[*_:\s]*(?:\bis\b|=|:)", re.IGNORECASE)
 
@@ -18,16 +18,16 @@ BOX, MARK, SENTENCE, LAST = "last box", "'####'", "'the answer is'", "last numbe
 
 
 def numeric(text: str, gold: str) -> bool:
-    """Whether an answer is the right number, read as :func:`final_number` says."""
+    """Whether the :func:`final_number` of an answer is the right number."""
     found, wanted = final_number(text)[0], last_number(gold)
     return found is not None and wanted is not None and abs(found - wanted) < TOLERANCE
 
 
 def final_number(text: str) -> tuple[float | None, str]:
-    """(the number that an answer ends in, how it was found), in the order in which a person would look.
+    """(the final number of an answer, the rule that found it).
 
-    A box with braces, the last line with "####", the last sentence "the answer is", a box without braces, and the last
-    number. A box without a number is an answer, a wrong one.
+    The first of these that the text has: a box with braces, the last line with "####", the last sentence "the answer
+    is", a box without braces, the last number. A box without a number counts as a wrong answer.
     """
     box = last_box(text)
     if box is not None:
@@ -35,7 +35,7 @@ def final_number(text: str) -> tuple[float | None, str]:
     plain = ascii_numbers(text)
     for by, pattern in ((MARK, _MARK), (SENTENCE, _SENTENCE)):
         for line in reversed(pattern.split(plain)[1:]):
-            # Of a sum the result counts: "9 * 2 = 18".
+            # The result of a calculation counts: 18 in "9 * 2 = 18".
             if found := NUMBER.search(line.partition("\n")[0].rpartition("=")[2]):
                 return number_value(found), by
     if (bare := bare_box(plain)) is not None:
@@ -46,7 +46,7 @@ def final_number(text: str) -> tuple[float | None, str]:
 def boxed_number(box: str) -> float | None:
     """The value of a box that holds one number or fraction; units, currency and "x =" are allowed. Else None.
 
-    A box is what the model calls its answer, so "1/2" must not pass for the 2 in it.
+    The whole box is the model's answer, so "1/2" must not be read as 2.
     """
     # After "=" a dash is a sign even if it stands apart.
     plain = ascii_numbers("=" + _NOTE.sub(" ", box)).replace("\\$", "").replace("\\%", "").split("=")[-1].strip(" $")

@@ -1,4 +1,4 @@
-"""GSM8K (Cobbe et al. 2021, arXiv 2110.14168): word problems of grade-school arithmetic, one number each."""
+"""GSM8K (Cobbe et al. 2021, arXiv 2110.14168): word problems of grade-school arithmetic, answered by one number."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHAT = (
 CLLM = "Question:\n{{question}}\nAnswer:\nLet's think step by step.\n"  # the prompt CLLM was trained and measured with
 JF = "Problem: {{question}}\nMark your solution with \\boxed\nAnswer:"  # eval_dev branch of JacobiForcing
 
-# lm-eval's two filters, with the box as the form that the prompt asks for
+# lm-eval's two filters; the strict one looks for a box, which this prompt asks for
 _BOX_FILTERS = [
     {
         "name": STRICT,
@@ -89,7 +89,7 @@ class Task:
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
         """``data_dir``: folder that holds gsm8k_test.jsonl and, for few-shot prompts, gsm8k_train.jsonl."""
         self.options = options
-        self.versions  # noqa: B018  it says what is not installed
+        self.versions  # noqa: B018  raises if a package is not installed
         lm_eval_tasks.check(NAME, STYLES, options)
         self._test, self._train = manifest(Path(__file__).with_name("task.toml"))
         self._data_dir = data_dir
@@ -106,23 +106,23 @@ class Task:
         return chained(prompts, self.options.chain)
 
     def training_prompts(self, chat: bool) -> list[Prompt]:
-        """The 7,473 problems of the training split, asked as those of the test split are.
+        """The 7,473 problems of the training split, in the prompts of the test split.
 
-        Without few-shot examples, which come from the same split; style ``cot`` keeps its own.
+        They have no few-shot examples, which would come from the same split; style ``cot`` keeps its own examples.
         """
         self.options = lm_eval_tasks.settle(STYLES, self.options, chat)
         style, shots = self.options.style, (self.options.shots or 0) if self.options.style == "cot" else 0
         return self._lm_task(style, shots, self._train).prompts(NAME, STYLES[style], shots, "question")
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Whether the number that lm-eval's flexible filter finds is the reference's; ``also`` has its strict filter,
-        and "numeric": a reading as a person's.
+        """Whether the number that lm-eval's flexible filter finds is the reference.
+
+        ``also``: "strict", by lm-eval's strict filter, and "numeric", whether a person would read the right number.
         """
         return self._verdict(self._test, prompt_id, text)
 
     def score_training(self, prompt_id: str, text: str) -> Verdict:
-        """The verdict on an answer to a prompt of :meth:`training_prompts`, which must have been called; otherwise like
-        :meth:`score`."""
+        """Like :meth:`score`, for a prompt of :meth:`training_prompts`, which must have been called before."""
         return self._verdict(self._train, prompt_id, text)
 
     def _verdict(self, split: DataFile, prompt_id: str, text: str) -> Verdict:
@@ -138,7 +138,7 @@ class Task:
         with self._lock:
             if split.name not in self._judges:
                 self._judges[split.name] = self._lm_task(style, 0, split)
-        # lm-eval's filters know ASCII alone: "−18" would be 18 to them.
+        # lm-eval's filters understand only ASCII: they would read "−18" as 18.
         found = self._judges[split.name].judge(number, ascii_numbers(text))
         right = {name: bool(metrics["exact_match"]) for name, (_, metrics) in found.items()}
         answer = found[FLEXIBLE][0]

@@ -1,4 +1,4 @@
-"""From an answer's code to the Python to run. Regular expressions only: it is never parsed in this process."""
+"""Turn an answer's code into the Python to run. It uses only regular expressions: answers are never parsed here."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import textwrap
 
 
 def sources(prompt: str, entry_point: str, answer: str) -> tuple[str, ...]:
-    """The units to execute in order for a chat answer, fences already gone.
+    """The sources to execute in order for the code of a chat answer, without fences.
 
     There are three kinds of answers:
-    - it defines the entry point: it runs after the prompt, whose imports and helper functions it may rely on;
-    - it continues the body (its first line is indented): it is appended to the prompt;
-    - it is a body without its indentation (there is a ``return`` in the first column): the same, indented.
+    - one that defines the entry point runs after the prompt, whose imports and helper functions it may use;
+    - one that continues the body (its first line is indented) is appended to the prompt;
+    - a body without indentation (it has a ``return`` in the first column) is indented and appended.
     """
     name = re.escape(entry_point)
     if re.search(rf"^(?:async\s+def|def|class)\s+{name}\b|^{name}\s*(?::[^=\n]*)?=(?!=)", answer, re.MULTILINE):

@@ -28,7 +28,7 @@ class PlusProblem(Problem):
 
     Attributes:
         contract: EvalPlus's own check of inputs; not used here.
-        atol: absolute tolerance of a float, 0 for none of the problem's own.
+        atol: absolute tolerance for floats; 0 if the problem sets none.
         base_input, plus_input: lists of argument lists.
     """
 
@@ -39,7 +39,7 @@ class PlusProblem(Problem):
 
     @functools.cached_property
     def reference(self) -> Reference:
-        """The problem as ``plus_checks`` takes it."""
+        """The problem in the form of ``plus_checks``."""
         return Reference(
             id=self.task_id,
             entry_point=self.entry_point,
@@ -47,7 +47,7 @@ class PlusProblem(Problem):
             base=pack_inputs(self.base_input),
             plus=pack_inputs(self.plus_input),
             atol=self.atol,
-            # Its roots are not unique. EvalPlus 0.3.1 means to do the same but fails every answer.
+            # The roots are not unique. EvalPlus 0.3.1 intends to do the same but fails every answer.
             rule="polynomial" if self.entry_point == "find_zero" else "exact",
         )
 

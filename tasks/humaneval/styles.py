@@ -21,9 +21,9 @@ _EVALPLUS_STOPS = (
     "\nimport ",
     "\nfrom ",
     "\nassert ",
-)  # its utility.py, in addition to the general ones
+)  # EvalPlus's utility.py, in addition to the general stops
 
-# Jacobi Forcing's HumanEval scripts, which took it from DeepSeek-Coder's evaluation
+# from Jacobi Forcing's HumanEval scripts, which took it from DeepSeek-Coder's evaluation
 _JF_INSTRUCTION = (
     "Please continue to complete the function. You are not allowed to modify the given code and do the completion "
     "only. Please return all completed function in a codeblock. Here is the given code to do completion:"
@@ -38,7 +38,7 @@ class Style:
         chat: uses the model's chat template.
         ask: (id, statement) -> prompt.
         code: finds the code in the answer's text.
-        evalplus: EvalPlus's own way: its statements (HumanEval/115 is another) and its sanitiser.
+        evalplus: use EvalPlus's statements (HumanEval/115 differs) and its sanitiser.
     """
 
     chat: bool
@@ -52,9 +52,9 @@ def _chat(id: str, statement: str) -> Prompt:
 
 
 def _completion(id: str, statement: str) -> Prompt:
-    # As published, final newline included: every published figure has it. A tokenizer whose token for a newline
-    # includes the following indentation (GPT-2's, SmolLM2's) would rather not, those of Llama 3 and Qwen end a
-    # token there. Stripping it would move the unfairness, not end it.
+    # As published, including the final newline, because all published figures were measured with it. With tokenizers
+    # whose newline token includes the following indentation (GPT-2's, SmolLM2's), the prompt ends inside a token; with
+    # those of Llama 3 and Qwen it does not. Stripping the newline would only turn this disadvantage around.
     return Prompt(id, statement, False, "", COMPLETION_STOPS)
 
 

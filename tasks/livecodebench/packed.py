@@ -1,7 +1,7 @@
 """Unpack the private tests of a row, which are published as JSON in a pickle, compressed, in base64.
 
-A pickle is a program from a data file, so it is not run: its instructions are read, and a pickle that does anything but
-hold a single text is refused. The unpacked size is limited.
+Loading a pickle can run code, so this one is never loaded: its instructions are read one by one, and a pickle that does
+more than build one string is refused. The unpacked size is limited.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import zlib
 LARGEST = 512 << 20
 """Bytes that the tests of one problem may unpack to."""
 
-# What a pickle of one text consists of, by any protocol; the rest names globals, calls them or builds other things.
+# Opcodes of a pickle of one string, in all protocols; others name globals, call them or build other objects.
 _TEXT = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
 _BESIDE = {"PROTO", "FRAME", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "STOP"}
 

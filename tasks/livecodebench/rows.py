@@ -1,4 +1,4 @@
-"""The rows of the data files. The private tests take gigabytes, so a problem only remembers where its line is."""
+"""The rows of the data files. Private tests take gigabytes, so a problem only stores where its line is in the file."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class Problem:
     Attributes:
         id: see :attr:`Row.id`.
         starter: code that the answer must continue; empty for a script.
-        difficulty, platform, date: of the contest.
-        path, number, offset: where its line is.
+        date: of the contest.
+        path, number, offset: file, line number and byte offset of the problem's line.
     """
 
     id: str
@@ -90,12 +90,12 @@ class Problem:
 
     @property
     def where(self) -> str:
-        """How an error names it."""
+        """The problem's file and line, for error messages."""
         return f"{self.path} line {self.number}"
 
 
 def load(paths: Sequence[Path]) -> dict[str, Problem]:
-    """The problems of files by id, in their order; their private tests are not unpacked yet."""
+    """The problems of some files by id, in file order; private tests are not unpacked yet."""
     found: dict[str, Problem] = {}
     for path in paths:
         before = len(found)

@@ -1,7 +1,7 @@
-"""LiveCodeBench (Jain et al. 2024, arXiv 2403.07974): its code generation scenario, in the lite version of its tests.
+"""LiveCodeBench (Jain et al. 2024, arXiv 2403.07974): the code generation scenario with the lite version of the tests.
 
-Write a program, or complete a class, for a problem of a programming contest. The date of the contest says which models
-may have been trained on it.
+Write a program, or complete a class, for a problem of a programming contest. The date of the contest shows which models
+may have been trained on the problem.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Task:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Version of the comparison of outputs, which decides a verdict, too."""
+        """Version of the comparison of outputs, which affects verdicts."""
         return {"comparison": contest_checks.VERSION}
 
     @property

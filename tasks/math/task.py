@@ -54,7 +54,7 @@ class Problem(BaseModel):
     """A row of MATH. Strict on what is needed, also as MATH-500 names it; further columns are allowed.
 
     Attributes:
-        level: 1 to 5; 0 where the data have "Level ?".
+        level: 1 to 5; 0 if the data have "Level ?".
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -67,7 +67,7 @@ class Problem(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _answered(cls, row: Any) -> Any:
-        """A copy without solutions has answers; such an answer is read as a solution that consists of its box."""
+        """Turn the answer of a row without a solution into a solution that is only a box."""
         if isinstance(row, dict) and "solution" not in row and isinstance(row.get("answer"), str):
             return {**row, "solution": f"$\\boxed{{{row['answer']}}}$"}
         return row
@@ -101,10 +101,10 @@ class Task:
         """``data_dir``: folder that holds math_test.jsonl or the seven files of the subjects; None
         searches the usual places."""
         self.options = options
-        self.versions  # noqa: B018  it says what is not installed
+        self.versions  # noqa: B018  raises if a package is not installed
         lm_eval_tasks.check(NAME, mathematics.STYLES, options)
         merged, *parts = manifest(Path(__file__).with_name("task.toml"))
-        # All subjects are read even if one is wanted, because ids count over all of them.
+        # All subjects are read even if only one is wanted, because ids count over all of them.
         files = [merged] if is_present(merged, data_dir) else parts
         self._problems = [row for file in files for row in load(resolve_file(file, data_dir))]
 
@@ -127,7 +127,7 @@ class Task:
         return chained(named, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Whether the last box holds the answer of the solution; without a box, whether the text announces it."""
+        """Whether the last box contains the solution's answer; without a box, whether the text announces it."""
         problem = self._problems[lm_eval_tasks.doc_id(prompt_id, NAME, len(self._problems))]
         style = lm_eval_tasks.settled(NAME, self.options)
         return mathematics.verdict(problem.answer, problem.solution, text, style)

@@ -54,7 +54,7 @@ class Task:
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
         """``data_dir``: folder that holds math500.jsonl; None searches the usual places."""
         self.options = options
-        self.versions  # noqa: B018  it says what is not installed
+        self.versions  # noqa: B018  raises if a package is not installed
         lm_eval_tasks.check(NAME, STYLES, options)
         (file,) = manifest(Path(__file__).with_name("task.toml"))
         self._path = resolve_file(file, data_dir)

@@ -8,15 +8,15 @@ from specbench.common import Prompt, Turn
 from specbench.evals import plus_checks
 from specbench.tasks.mbpp.rows import Asserted, PlusProblem
 
-SHOTS = ("Mbpp/2", "Mbpp/3", "Mbpp/4")  # Austin et al. 2021, §3.2; of the prompt split, ids 1 to 10
+SHOTS = ("Mbpp/2", "Mbpp/3", "Mbpp/4")  # Austin et al. 2021, §3.2; from the split for prompts, ids 1 to 10
 TEST_SPLIT = [f"Mbpp/{number}" for number in range(11, 511)]
 TRAINING_SPLIT = [f"Mbpp/{number}" for number in range(601, 975)]
-_PLUS_STOPS = ('\n"""', "\nassert")  # EvalPlus's utility.py, in addition to the general ones
+_PLUS_STOPS = ('\n"""', "\nassert")  # EvalPlus's utility.py, in addition to the general stops
 _PREFILL = "```python\n"
 
 
 def plus(problem: PlusProblem, chat: bool) -> Prompt:
-    """The statement of MBPP+, which shows one assert, as EvalPlus asks it."""
+    """EvalPlus's prompt: the statement of MBPP+, which shows one assert."""
     if chat:
         return plus_checks.chat(problem.id, problem.prompt)
     return plus_checks.completion(problem.id, problem.prompt, _PLUS_STOPS)
@@ -31,11 +31,11 @@ def like_plus(problem: Asserted, chat: bool) -> Prompt:
 
 
 def few_shot(problem: Asserted, problems: Mapping[str, Asserted], chat: bool) -> Prompt:
-    """The paper's: three solved problems, then this one, each with all its asserts.
+    """The paper's prompt: three solved problems, then this one, each with all its asserts.
 
     Args:
-        problems: source of the solved ones.
-        chat: each solved problem is a user turn and its answer.
+        problems: source of the solved problems.
+        chat: show each solved problem as a user turn and an answer.
     """
     shots = [problems[id] for id in SHOTS]
     if not chat:

@@ -1,7 +1,7 @@
-"""From an answer and MBPP's asserts to a program for the sandbox.
+"""Combine an answer and MBPP's asserts into a program for the sandbox.
 
-The asserts run in the judge and call the answer by one name. They are our data, so they are parsed here; answers are
-not.
+The asserts run in the judge process and call one function of the answer. The asserts are trusted data, so they are
+parsed here; answers are not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def program(problem: Asserted, answer: str, lenient: bool) -> Program:
     """Combine an answer and its tests into a program.
 
     Args:
-        lenient: ignore an exception after the function, in an example that a chat model adds.
+        lenient: ignore an exception after the function, for example in an example call that a chat model adds.
     """
     entry_point, foreign = _names(problem)
     if foreign:
@@ -29,8 +29,8 @@ def program(problem: Asserted, answer: str, lenient: bool) -> Program:
 
 
 def _names(problem: Asserted) -> tuple[str, bool]:
-    """(the function that the asserts call, whether they or their setup need more of the answer)."""
-    # Not by ast: Python warns of the escapes in some of these sources, once for each run of the scorer.
+    """(the function that the asserts call, whether asserts or setup use other names of the answer)."""
+    # Without ast, because Python would warn about the escapes in some of these sources in each run of the scorer.
     defined = set(re.findall(r"^(?:def|class)[ ]+(\w+)", problem.code, re.MULTILINE))
     tests = _words("\n".join(problem.test_list)) & defined
     (entry_point,) = {name for name in tests if not hasattr(builtins, name)} or tests  # Mbpp/126 tests its own sum
@@ -42,9 +42,9 @@ def _words(source: str) -> set[str]:
 
 
 def _probed(problem: Asserted, answer: str) -> Program:
-    """For Mbpp/367, whose tests pass trees of the answer's own class, which cannot leave its process.
+    """The program for Mbpp/367, whose tests build trees of the answer's own class, which cannot leave its process.
 
-    The left sides of the asserts are evaluated in the answer's process and compared with the right sides here.
+    The left sides of the asserts are evaluated in the answer's process, and the judge compares their values.
     """
     sides = []
     for test in problem.test_list:

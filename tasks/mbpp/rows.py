@@ -20,8 +20,8 @@ class PlusProblem(BaseModel):
 
     Attributes:
         contract, assertion: EvalPlus's check of inputs, and the original asserts; not used here.
-        atol: absolute tolerance of a float, 0 for none of the problem's own.
-        base_input, plus_input: lists of argument lists, before EvalPlus's type coercions. Mbpp/793 has {} for none.
+        atol: absolute tolerance for floats; 0 if the problem sets none.
+        base_input, plus_input: lists of argument lists, before EvalPlus's type coercions. Mbpp/793 has {} for [].
     """
 
     model_config = _STRICT
@@ -155,7 +155,7 @@ def load_full(path: Path) -> dict[str, Asserted]:
 
 
 def load_sanitized(path: Path) -> dict[str, Asserted]:
-    """sanitized-mbpp.json by id: one JSON list, with entries for lines."""
+    """sanitized-mbpp.json by id; the file is one JSON list."""
     entries = read_json(path, _TODO)
     if not isinstance(entries, list):
         raise damaged(path, "not a JSON list", _TODO)

@@ -60,16 +60,16 @@ class Task:
         """All problems of the variant in data order."""
         asked = self._settle(chat)
         if self.options.variant == "plus":
-            self._evalplus  # noqa: B018  says that it is not installed now, and not when everything has been decoded
+            self._evalplus  # noqa: B018  raises now, not after decoding, if it is not installed
             prompts = [asking.plus(problem, asked) for problem in self._plus.values()]
         else:
             prompts = [asking.few_shot(problem, self._rows, asked) for problem in self._tested.values()]
         return sessions.chained(prompts, self.options.chain)
 
     def training_prompts(self, chat: bool) -> list[Prompt]:
-        """Problems 601 to 974 of the paper's training split, without those that MBPP+ took for its test.
+        """Problems 601 to 974 of the paper's training split, without those that MBPP+ tests.
 
-        They are asked like the variant's; for MBPP+ with their first assert in the statement.
+        The prompts have the variant's form; for MBPP+ the statement shows the first assert.
         """
         asked = self._settle(chat)
         plus, full, _ = (resolve_file(file, self._data_dir) for file in manifest(Path(__file__).with_name("task.toml")))
@@ -114,7 +114,7 @@ class Task:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of what else decides a verdict, for MBPP+."""
+        """Versions of the comparison and of the sanitiser, which affect verdicts on MBPP+."""
         if self.options.variant != "plus":
             return {}
         return {
@@ -127,7 +127,7 @@ class Task:
         """What confines the programs that ``score`` runs, one line each."""
         if self.options.variant != "plus":
             return self._sandbox.isolation
-        self._evalplus  # noqa: B018  says what is not installed before a problem is scored
+        self._evalplus  # noqa: B018  raises before a problem is scored if it is not installed
         return self._checker.isolation()
 
     @functools.cache  # noqa: B019  as long as the task, which is as long as the process

@@ -25,7 +25,7 @@ from specbench.evals import (
 
 Category = Literal["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
 
-# FastChat, llm_judge/common.py; 0 for the categories that are not here.
+# FastChat, llm_judge/common.py; the other categories have 0.
 OFFICIAL_TEMPERATURES: dict[str, float] = {"writing": 0.7, "roleplay": 0.7, "stem": 0.1, "humanities": 0.1}
 NEED_REFERENCE = frozenset({"math", "reasoning", "coding"})
 
@@ -45,7 +45,7 @@ class Options(OptionsBase):
 
 
 class Row(BaseModel):
-    """A row of FastChat's question.jsonl; its ``reference`` is for the reader, judges get GPT-4's answers."""
+    """A row of FastChat's question.jsonl. ``reference`` is not used: judges get GPT-4's answers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -103,7 +103,7 @@ class Task(Unscored):
         return OFFICIAL_TEMPERATURES.get(category, 0.0) if self.options.temperatures == "official" else None
 
     def questions(self) -> dict[str, Question]:
-        """What a judge sees: questions, and GPT-4's answers for math, reasoning and coding."""
+        """The judge's input: questions, and GPT-4's answers for math, reasoning and coding."""
         references = load_references(resolve_file(self._references, self._data_dir), self._rows)
         forced = self.options.history == "ar"
         return {

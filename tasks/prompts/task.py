@@ -40,7 +40,7 @@ class Message(BaseModel):
 
 
 class ShareGptTurn(BaseModel):
-    """A turn of a conversation as ShareGPT has it."""
+    """A turn of a conversation in ShareGPT's format."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
@@ -146,7 +146,7 @@ class Task(Unscored):
 
 
 def load(path: Path) -> dict[str, Row]:
-    """The lines of the file by id; a line without one has its number."""
+    """The lines of the file by id; a line without an id gets its line number."""
     rows: dict[str, Row] = {}
     lines: dict[str, int] = {}
     allowed = f"correct it; allowed fields: {', '.join(Row.model_fields)}"

@@ -23,7 +23,7 @@ from specbench.evals import (
 
 Group = Literal["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"]
 
-# evaluation/speed.py: these eight form mt_bench, the other five are groups of their own.
+# evaluation/speed.py: these eight form the group mt_bench; each of the other five categories is a group.
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 Category = Literal[
     "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities",
@@ -54,7 +54,7 @@ class Row(BaseModel):
 
     @property
     def group(self) -> str:
-        """The row of the published table that it counts in."""
+        """The row of the published table to which the question belongs."""
         return "mt_bench" if self.category in MT_BENCH else self.category
 
 

@@ -1,4 +1,4 @@
-"""SPEED-Bench (NVIDIA 2026, arXiv 2604.09557): questions of many kinds and prompts of set lengths, for speed alone."""
+"""SPEED-Bench (NVIDIA 2026, arXiv 2604.09557): questions of many kinds and prompts of fixed lengths, for speed only."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Options(OptionsBase):
 
 
 class Row(BaseModel):
-    """A row of SPEED-Bench. Strict on what is needed; its further columns say where a question is from.
+    """A row of SPEED-Bench. Strict on the fields below; further columns, such as the question's source, are ignored.
 
     Attributes:
         category: one of eleven; in a throughput split, the tier of entropy.
@@ -64,7 +64,7 @@ class Row(BaseModel):
 
     @property
     def group(self) -> str:
-        """The row of the table that it counts in: CATEGORY, or TIER/KIND in a throughput split."""
+        """The row of the table to which the question belongs: CATEGORY, or TIER/KIND in a throughput split."""
         kind = " ".join((self.sub_category or "").replace("/", " ").split())
         return f"{self.category}/{kind}" if self.category in TIERS and kind else self.category
 

@@ -10,7 +10,7 @@ from specbench.tasks.spider.rows import Schema
 
 _PLAIN = re.compile(r"[A-Za-z_]\w*")
 
-# A word that begins a query: SELECT, or WITH and what can only be a table's definition.
+# The beginning of a query: SELECT, or WITH followed by the definition of a table.
 _BEGIN = r"(?:SELECT\b|WITH\s+(?:RECURSIVE\s+)?\w+\s*(?:\([^()]*\)\s*)?AS\b)"
 _AT_LINE = re.compile(rf"^[ \t]*({_BEGIN})", re.IGNORECASE | re.MULTILINE)
 _ANYWHERE = re.compile(rf"\b({_BEGIN})", re.IGNORECASE)
@@ -23,10 +23,10 @@ STATEMENT = "statement in the text"
 
 
 def as_cllm(id: str, schema: Schema, question: str) -> Prompt:
-    """CLLM's (``eval/spider/speedup.py`` of hao-ai-lab/Consistency_LLM at commit 2277536), without a chat template.
+    """CLLM's prompt, without a chat template (``eval/spider/speedup.py`` of Consistency_LLM at commit 2277536).
 
-    Its authors ask the database for the names. Here they are those of tables.json, which leaves out what SQLite keeps
-    for itself (``sqlite_sequence``).
+    CLLM's script reads the names from the database. Here they come from tables.json, which leaves out SQLite's internal
+    tables (``sqlite_sequence``).
     """
     tables = "".join(
         f"table named {name} with columns {columns}, " for name, columns in _tables(schema, quoted=False).items()
@@ -53,11 +53,11 @@ def as_chat(id: str, schema: Schema, question: str, create: bool) -> Prompt:
 
 
 def query(answer: str) -> Extracted | None:
-    """The query in an answer; None if there is none.
+    """The query in an answer; None without a query.
 
-    It is the last fenced block in SQL, else the last fenced block. Without one it begins with the first SELECT or
-    WITH … AS that begins a line, or else with the first one anywhere, and goes up to a semicolon, a blank line or a
-    heading.
+    It is the last fenced SQL block, else the last fenced block. Without a block it begins with the first SELECT or
+    WITH … AS at the start of a line, or else with the first one anywhere, and ends before a semicolon, a blank line, a
+    heading or a fence.
     """
     block = fenced_code(answer, r"sql\w*|\w*sql", last=True, continues=lambda text: bool(_AT_LINE.search(text)))
     if block and block.rule != UNPAIRED:
@@ -69,12 +69,12 @@ def query(answer: str) -> Extracted | None:
     if text[: found.start(1)].endswith("`"):  # inline code: the next backtick ends it
         text = text[: found.end(1)] + text[found.end(1) :].partition("`")[0]
     body = _BODY.match(text, found.start(1))
-    assert body is not None, "it matches nothing at all if need be"
+    assert body is not None, "the pattern also matches an empty string"
     return Extracted(body[0].strip(), block.rule if block else STATEMENT) if body[0].strip() else None
 
 
 def create_tables(schema: Schema) -> str:
-    """The schema as SQL; types are Spider's own: text, number, time, boolean, others."""
+    """The schema as SQL, with Spider's types: text, number, time, boolean, others."""
     statements = []
     columns = schema.columns
     for table, name in enumerate(schema.table_names_original):

@@ -13,7 +13,7 @@ from specbench.evals import by_field, digest, read_rows
 
 _TODO = "unpack Spider's archive again"
 _HEADER = b"SQLite format 3\x00"
-_KNOWN = ConfigDict(extra="ignore", frozen=True, strict=True)  # the other fields are parses of the texts
+_KNOWN = ConfigDict(extra="ignore", frozen=True, strict=True)  # other fields contain parsed forms of the texts
 
 
 class Question(BaseModel):
@@ -32,12 +32,12 @@ class Question(BaseModel):
 
 
 class Schema(BaseModel):
-    """An entry of tables.json; columns are numbered through all tables, and the first, "*", is in none.
+    """An entry of tables.json. Columns are numbered over all tables; the first, "*", is in no table.
 
     Attributes:
         column_names_original: [number of the table, name].
-        primary_keys: columns; a list of them is a key of several.
-        foreign_keys: [column, column that it refers to].
+        primary_keys: each a column, or a list of columns for a composite key.
+        foreign_keys: [column, referenced column].
     """
 
     model_config = _KNOWN
@@ -77,7 +77,7 @@ class Schema(BaseModel):
 
 
 def load(dev: Path, tables: Path) -> tuple[list[tuple[str, Question]], dict[str, Schema]]:
-    """(questions with the name of their row, descriptions by database)."""
+    """(questions, each with the name of its row for errors; schemas by database)."""
     questions = [(f"{dev} row {number}", row) for number, row in read_rows(dev, Question)]
     schemas: dict[str, Schema] = by_field(tables, read_rows(tables, Schema), "db_id")
     for where, row in questions:
@@ -89,11 +89,7 @@ def load(dev: Path, tables: Path) -> tuple[list[tuple[str, Question]], dict[str,
 
 
 def databases(folder: Path, names: Iterable[str]) -> dict[str, Path]:
-    """The files of databases.
-
-    Args:
-        folder: that holds ``NAME/NAME.sqlite``.
-    """
+    """The files of databases by name; ``folder`` holds ``NAME/NAME.sqlite``."""
     found = {}
     for name in sorted(set(names)):
         path = folder / name / f"{name}.sqlite"
@@ -107,7 +103,7 @@ def databases(folder: Path, names: Iterable[str]) -> dict[str, Path]:
 
 
 def fingerprint(files: dict[str, Path]) -> str:
-    """SHA-256 of every database, by name."""
+    """SHA-256 over names and contents of the databases."""
     together = hashlib.sha256()
     for name, path in sorted(files.items()):
         together.update(f"{name} {digest(path)[1]}\n".encode())

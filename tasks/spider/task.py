@@ -64,7 +64,7 @@ class Task:
 
     @functools.cached_property
     def versions(self) -> dict[str, str]:
-        """Versions of what else decides a verdict: the comparison of results, SQLite, and the databases."""
+        """Versions of the comparison of results, SQLite and the databases, which affect verdicts."""
         found = {"comparison": sql_checks.VERSION, "sqlite": sql_checks.SQLITE}
         return {**found, "databases": fingerprint(self._databases)[:16]}
 

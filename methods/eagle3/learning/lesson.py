@@ -1,4 +1,4 @@
-"""The loss of an EAGLE-3 head: its distribution at each step of the training-time test, compared with the target's."""
+"""The loss of an EAGLE-3 head: compare its distribution at each step of the training-time test with the target's."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.learning.unrolled import unrolled
 from specbench.training import HeadLesson
 
-# Rows whose scores are held at once: with a large vocabulary these scores fill the memory.
+# Rows whose scores are in memory at once: with a large vocabulary, the scores of all rows would not fit.
 _AT_ONCE = 1024
 
 
 class Lesson(HeadLesson):
     """The head with its loss, Σᵢ decayⁱ · mean over rows of KL(p ‖ qᵢ).
 
-    p is the target's distribution over the tokens that can be drafted, qᵢ the head's at step i. Rows whose best
-    token by the target cannot be drafted are left out (SpecForge, ``position_mask``).
+    p is the target's distribution over the tokens that can be drafted, qᵢ the head's at step i. Rows for which the
+    target's best token cannot be drafted are left out (SpecForge, ``position_mask``).
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Lesson(HeadLesson):
 
         ``ids``: int64 [B, S] texts, padded at their ends; ``starts``, ``ends``: int64 [B] first position of each
         answer, and tokens of each text. Returns ``loss``; ``kl`` of the first step; ``agrees`` and ``agrees_last``, the
-        shares of rows whose best token is the target's, of the first and of the last step.
+        share of rows whose best token is the target's, in the first and in the last step.
         """
         features, states = self.frozen.teach(ids, ends)
         # Rows whose token and next token are both in the answer; each row predicts the token after its own.
@@ -56,7 +56,7 @@ class Lesson(HeadLesson):
             learns = place + step < (ends - 1 - starts)[:, None]
             if not bool(learns.any()):
                 break
-            # Step i of a row predicts the target's token after the row i positions later.
+            # At step i, a row predicts the target's token of the row i positions later.
             later = (place + step).clamp(max=count - 1)
             theirs = [part[:, later][learns] for part in taught]
             parts = [
@@ -73,8 +73,8 @@ class Lesson(HeadLesson):
 
     @torch.no_grad()
     def _taught(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The target's prediction for rows [B, R, H]: log-probabilities [B, R, Vd] over the draft vocabulary, its best
-        token [B, R], and whether that can be drafted."""
+        """The target's prediction for rows [B, R, H]: log-probabilities [B, R, Vd] over the draft vocabulary, the
+        target's best token [B, R], and whether this token can be drafted [B, R]."""
         scorer, known = self.frozen.lm_head, self.head.draft_ids
         likely, best, can = [], [], []
         for some in states.flatten(0, 1).split(_AT_ONCE):
@@ -111,7 +111,7 @@ class Lesson(HeadLesson):
         """The best chain after each token.
 
         A draft counts only if all drafts before it equal the text, and then the head has read the text's tokens. So its
-        predictions over the text itself decide.
+        predictions over the text itself are enough.
         """
         rows = torch.arange(start - 1, end - 2, device=ids.device)[None]
         outputs = self._outputs(features, ids, rows, self.depth)

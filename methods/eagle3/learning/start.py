@@ -1,9 +1,9 @@
 """Initialise a head with the corresponding parts of the target.
 
 The head maps features of the target to its vocabulary, as the target's last layers do. So it starts with the target's
-LM head (the rows that can be drafted) and final norm. Its layer starts as the target's last one: the features go
-through that layer's queries, keys and values, and the embedding is ignored at first. A wider MLP starts as the MLPs of
-several last layers, concatenated. EAGLE-3 and SpecForge start with random weights, and train on much more text.
+LM head (the rows that can be drafted) and final norm. Its layer starts as the target's last layer: the features go
+through that layer's queries, keys and values, and the embedding is ignored at first. A wider MLP starts as the
+concatenated MLPs of several last layers. EAGLE-3 and SpecForge start with random weights and train on much more text.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def start_from_target(head: DraftHead, model: Any) -> int:
 
 
 def _attention(own: Any, theirs: Any, hidden: int) -> int:
-    """Projections; those of the first layer read the features in their second half."""
+    """Copy projections; those of the first layer read the features in the second half of their input."""
     copied = 0
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
         mine = getattr(own.self_attn, name).weight
@@ -87,7 +87,7 @@ def _mlp(own: Any, target: list[nn.Module]) -> int:
 
 
 def _copy(own: nn.Module, theirs: Any) -> int:
-    """A norm's weight, where both have one of a shape; returns how many numbers."""
+    """Copy a norm's weight if both norms have the same shape; return the number of copied values."""
     weight, given = getattr(own, "weight", None), getattr(theirs, "weight", None)
     if weight is None or given is None or weight.shape != given.shape:
         return 0

@@ -1,8 +1,8 @@
-"""Training-time test: the head over a whole text, and again over its own outputs, as drafting does (EAGLE-3 §3.2).
+"""Training-time test: run the head over a whole text and then over its own outputs, as in drafting (EAGLE-3 §3.2).
 
 Row t of step 0 reads the features of token t and the embedding of token t + 1. Row t of step i reads its own output of
-step i - 1 and the embedding of token t + 1 + i: what the i-th draft after it would read. It sees what that draft sees
-(the text up to row t of step 0, and its own rows of the steps between) and predicts token t + 2 + i.
+step i - 1 and the embedding of token t + 1 + i, like the i-th draft after it. It attends to what that draft attends to
+(the rows of step 0 up to row t, and its own rows of the steps between) and predicts token t + 2 + i.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def unrolled(
 ) -> Iterator[Tensor]:
     """Outputs of the head at each step, [B, R, H].
 
-    Of step 0 every row is computed, since later rows see its keys and values; of all steps only the chosen rows are
-    given out and gone on with.
+    Step 0 computes every row, because later rows attend to its keys and values, but each step yields only the chosen
+    rows, and further steps compute only these.
 
-    ``head`` drafts token by token and sees all of the text; ``fused``: [B, S, H] of :meth:`DraftHead.fuse`;
-    ``embedded``: [B, S + steps, H], filled up at its end; ``rows``: int64 [B, R] the rows to go on with, below S - 1;
+    ``head`` drafts token by token without a sliding window; ``fused``: [B, S, H] of :meth:`DraftHead.fuse`;
+    ``embedded``: [B, S + steps, H], padded at the end; ``rows``: int64 [B, R] the chosen rows, below S - 1;
     ``recompute``: compute activations again in the backward pass: less memory, a third more time.
     """
     length = fused.shape[1]
@@ -77,8 +77,8 @@ class _First:
 class _Behind:
     """Attention of a later step: the text up to each row, then the row's own keys of the steps between.
 
-    ``rows``: int64 [B, R] of the text; ``text``: keys and values of step 0, by layer; ``own``: those of the steps
-    since.
+    ``rows``: int64 [B, R] positions in the text; ``text``: keys and values of step 0, by layer; ``own``: keys and
+    values of the later steps, each by layer.
     """
 
     def __init__(self, rows: Tensor, text: Sequence[Cells], own: Sequence[Sequence[Cells]]) -> None:

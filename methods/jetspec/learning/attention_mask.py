@@ -1,7 +1,7 @@
-"""Rows of a training block see the text before their anchor, and the earlier rows or all rows of the block.
+"""Attention of training blocks: a row attends to the text before its anchor, and to the earlier or all block rows.
 
-One rule, :meth:`AttentionMask.sees`, implemented twice: a dense product per block for the CPU, and FlexAttention for
-CUDA, where the products would not fit.
+The rule :meth:`AttentionMask.sees` is implemented twice: as a dense product per block for the CPU, and with
+FlexAttention for CUDA, where the dense products would not fit in memory.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
 class AttentionMask:
     """Attention of all blocks of a batch.
 
-    ``blocks``: A blocks of each of B texts; ``length``: S, tokens of the longest text; ``causal``: a row sees the rows
-    before it, not all of its block; ``flex``: use FlexAttention; by default on CUDA.
+    ``blocks``: A blocks for each of B texts; ``length``: S, tokens of the longest text; ``causal``: a row attends to
+    the rows before it, not to its whole block; ``flex``: use FlexAttention; default: on CUDA only.
     """
 
     def __init__(self, blocks: Blocks, length: int, rows: int, causal: bool, flex: bool | None = None) -> None:
@@ -49,7 +49,7 @@ class AttentionMask:
             self._inside = inside.tril() if causal else inside
 
     def sees(self, text: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """Whether row ``query`` of a text's blocks sees key ``key``: the context's keys, then the blocks' rows."""
+        """Whether row ``query`` of a text's blocks attends to ``key``. Keys: first the context's, then the blocks'."""
         block = query // self._rows
         other = key - self._length
         before = key < self._blocks.anchors[text, block]
@@ -85,5 +85,5 @@ class AttentionMask:
 def _flex_attention(device: str) -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
-    # Uncompiled it computes all scores, which compiling avoids; on a CPU only tests use it.
+    # Without compiling, FlexAttention computes all scores. On a CPU only tests use it.
     return torch.compile(flex_attention, dynamic=True) if device == "cuda" else flex_attention

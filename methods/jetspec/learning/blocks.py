@@ -1,4 +1,4 @@
-"""Training blocks of a text: where they start, and which of their rows learn.
+"""Training blocks of a text: where they start, and which of their rows have a label.
 
 An anchor is a token of the answer whose next token is in the answer too (SpecForge, ``dflash_family_model.py``). Its
 block is [anchor, MASK, …] at the anchor's position and the following ones; the row at offset k predicts the token k
@@ -15,12 +15,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of B texts, A of each, of R rows.
+    """A blocks of R rows for each of B texts.
 
     Attributes:
-        anchors: int64 [B, A] their positions; 0 where there is no block.
-        used: bool [B, A] whether there is a block.
-        positions: int64 [B, A × R] of all rows.
+        anchors: int64 [B, A] position of each block's anchor; 0 for an unused block.
+        used: bool [B, A] whether the block is used.
+        positions: int64 [B, A × R] positions of all rows.
         learns: bool [B, A, R - 1] whether the token predicted by the row at offset 1 to R - 1 is in the text.
     """
 

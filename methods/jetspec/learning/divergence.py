@@ -1,4 +1,4 @@
-"""Forward KL of a frozen LM head's scores, computed chunk by chunk so that full-vocabulary scores are never kept."""
+"""Forward KL with a frozen LM head, computed in chunks so that the scores of all rows are never in memory at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def forward_kl(
     """Σ shareᵢ · KL(Pᵢ || Qᵢ), P the target's distribution and Q the draft's, both at temperature 1.
 
     KL(P || Q) = Σᵥ P(v) · (log P(v) − log Q(v)), Q = softmax(states · weightᵀ + bias). Its gradient with respect to
-    the scores is Q − P. The LM head is frozen, so only the product with its weights is kept from a chunk.
+    the scores is Q − P. The LM head is frozen, so each chunk keeps only the product of this gradient with its weights.
 
     Args:
         states: [M, H] outputs of the head's last norm.

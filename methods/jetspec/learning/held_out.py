@@ -12,7 +12,7 @@ from specbench.methods.jetspec.learning.blocks import all_of
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.training import Accepted, Text, leading
 
-#: JetSpec calls a branch faithful below the first number of nats, and unfaithful from the second on.
+#: JetSpec calls a branch faithful if its gap is below the first number of nats, unfaithful from the second number on.
 FAITHFUL, UNFAITHFUL = 5.0, 80.0
 
 

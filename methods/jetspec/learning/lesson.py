@@ -1,4 +1,4 @@
-"""The loss of a JetSpec head: its distributions on sampled blocks, compared with the target's for the same tokens."""
+"""The loss of a JetSpec head: compare its distributions on sampled blocks with the target's for the same tokens."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Initialise a head with the weights of the target's last layers, where names and shapes agree.
 
-A head of the target's sizes is a few decoder layers between the target's own embedding and LM head. Initialised as
-the target's last layers, it has useful MLPs and a path to the vocabulary from the first step on. Since the last tapped
-layer nearly feeds those layers in the target, their keys and values of the context fit as well. JetSpec and DFlash
+A head with the target's sizes is a few decoder layers between the target's embedding and LM head. Initialised with
+the target's last layers, it has useful MLPs and a path to the vocabulary from the first step on. The last tapped layer
+is just before these layers in the target, so their keys and values for the context fit as well. JetSpec and DFlash
 do not describe their initialisation.
 """
 

@@ -19,9 +19,10 @@ _RULES = {"surface_Area": "pyramid", "digit_distance_nums": "digits"}  # Mbpp/58
 
 
 def longest_code(text: str, parses: Callable[[str], bool]) -> str:
-    """EvalPlus's ``code_extract``: the longest run of at least two lines that parses, by non-blank lines.
+    """EvalPlus's ``code_extract``: the run of at least two lines that parses and has the most non-blank lines.
 
-    The same result, but longer runs are tried first: code that parses as a whole is parsed once, not L²/2 times.
+    The result is EvalPlus's, but longer runs are tried first: code that parses as a whole is parsed once, not L²/2
+    times.
     """
     lines = text.split("\n")
     filled = [0]
@@ -58,7 +59,7 @@ def prepare() -> Callable[[Job], Job]:
         text = "\n".join(job["text"][:MAX_CHARS].split("\n")[:MAX_LINES])
         try:
             return {"code": sanitize.sanitize(text, job["entry_point"])}
-        except Exception:  # its walk of the syntax tree is recursive; text that it cannot clean is run unchanged
+        except Exception:  # EvalPlus recurses into the syntax tree; text that it cannot clean runs unchanged
             return {"code": text}
 
     def rule(entry_point: str) -> str:

@@ -19,7 +19,7 @@ from specbench.evals.sandbox.sandbox import live
 
 _START_S = 120.0  # imports, on a busy machine with a cold disk
 _LONGEST = 64 << 20  # bytes of an answer
-_MEMORY = 4 << 30  # bytes of address space of a child
+_MEMORY = 4 << 30  # bytes of a child's address space
 
 Job = dict[str, Any]
 

@@ -17,7 +17,7 @@ class Asks(Protocol):
     """The part of a judge used here; called by several threads at once if there are several workers."""
 
     def ask(self, prompt: JudgePrompt) -> str:
-        """The judge's words."""
+        """The judge's reply."""
         ...
 
 
@@ -48,7 +48,7 @@ class Asking:
                 threading.Thread(target=self._work, name="judge worker", daemon=True).start()
 
     def answer(self, prompt: JudgePrompt) -> str:
-        """The judge's words; waits for them. Each question may be asked for once."""
+        """Wait for the judge's reply to a question and return it. Each reply can be taken once."""
         if not self._threads:
             self._came[prompt.sha256] = self._judge.ask(prompt)
         with self._changed:
@@ -62,7 +62,7 @@ class Asking:
         return answer
 
     def came(self, prompt: JudgePrompt) -> str | None:
-        """The judge's words if they have arrived, else None."""
+        """The judge's reply if it has arrived, else None."""
         answer = self._came.get(prompt.sha256)
         return answer if isinstance(answer, str) else None
 

@@ -30,7 +30,7 @@ _WRONG = {401: "refuses the key", 403: "refuses the key", 404: "knows no such mo
 
 
 class _Transient(Exception):
-    """A failure that is worth another try."""
+    """A failure after which another try makes sense."""
 
 
 class Endpoint:
@@ -64,7 +64,7 @@ class Endpoint:
         self.spec = JudgeSpec(id=model, kind="endpoint", endpoint=self._host, max_tokens=max_tokens)
 
     def ask(self, prompt: JudgePrompt) -> str:
-        """The judge's words; empty if it returned none.
+        """The judge's reply; empty if it returned no text.
 
         Raises:
             Unanswered: it refuses this prompt.

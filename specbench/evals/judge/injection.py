@@ -1,9 +1,9 @@
-"""Make harmless what a judge would read in an answer as its own prompt, its rating, or a control token of its model.
+"""Make text of an answer harmless that a judge could read as its prompt, its rating, or a control token of its model.
 
-An answer may say "[The End of Assistant's Answer]" and go on as if it were the prompt, or "[[10]]", which a judge may
-quote before its own rating. Such brackets become round: "(The End of Assistant's Answer]", "((10))", "(|im_end|)", and
-the "###" of a line "### User:" becomes "(###)". All other answers, and the hashes of their prompts, stay as they are;
-changed answers are marked and counted.
+An answer may contain "[The End of Assistant's Answer]" and continue as if it were the prompt, or "[[10]]", which a
+judge may quote before its own rating. Such brackets become round: "(The End of Assistant's Answer]", "((10))",
+"(|im_end|)", and the "###" of a line "### User:" becomes "(###)". All other answers, and the hashes of their prompts,
+stay as they are; changed answers are marked and counted.
 
 Delimiters of the published prompts, numbers in double brackets (single ones after "Rating:"), and tokens of chat
 templates are changed, also with blanks, invisible characters or wide brackets. Other brackets and plain words stay.

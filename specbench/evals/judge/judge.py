@@ -1,7 +1,7 @@
 """A model rates the answers of a run, as FastChat's MT-Bench does.
 
-Finds the answers that still have to be judged, lets equal answers share a judgment, reads the rating from a judge's
-words, and records each judgment as it comes.
+It finds the answers that still have to be judged, lets equal answers share a judgment, reads the rating from the
+judge's reply, and records each judgment as it arrives.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def judged_answers(
         question = asked.get(record.prompt_id)
         if question is None:
             raise UsageError(f"the task has no prompt '{record.prompt_id}'; the run was made with other data")
-        # The judge reads the conversation with the answers that were given.
+        # The judge reads the conversation with the answers in its history.
         speaker = BASELINE if question.forced else record.method
         before = [request_key(speaker, record.prompt_id, record.repeat, turn) for turn in range(1, record.turn)]
         for key in before:
@@ -95,7 +95,7 @@ class Judge(Protocol):
         ...
 
     def ask(self, prompt: JudgePrompt) -> str:
-        """The judge's words. Several threads call this at once if there are several workers.
+        """The judge's reply. Several threads call this at once if there are several workers.
 
         Raises:
             Unanswered: it refuses this prompt.

@@ -3,12 +3,12 @@
     sandbox (the scorer) -- job, later the tests --> judge -- "call f(args)" --> program
                          <-------- verdict ---------       <---- the value ----
 
-The *program* holds the model's code. It is confined before it reads a line of it, and its only channel is a pipe pair
-on which it can do no more than return values. The *judge* runs the tests, which are ours, and never runs the model's
-code. So there is nothing to forge: no exit code, printed text, frame, fake object or early exit of the program turns
-into a pass; only values that satisfy every test do. The tests are read after the fork, so they are not even in the
-program's memory. A program is a function to call, a script that reads and prints (``script.py``) or a query on a
-database (``query.py``); whatever it is, it is confined alike and answers the same calls.
+The *program* runs the model's code. It is confined before it reads a line of this code, and its only channel is a pair
+of pipes, through which it can only return values. The *judge* runs our tests and never runs the model's code. So the
+program cannot forge a verdict: no exit code, printed text, frame, fake object or early exit turns into a pass; only
+values that satisfy every test do. The tests are read after the fork, so they are not even in the program's memory. A
+program is a function to call, a script that reads and prints (``script.py``) or a query on a database (``query.py``);
+all kinds are confined alike and answer the same calls.
 
 Standard library only (-S): no site-packages, hence no torch. Prints nothing but the verdict.
 """
@@ -35,7 +35,7 @@ else:  # other modules are imported where they are needed: they would cost other
     import table
 
 LONG_FRAME = 40 << 20
-"""Largest frame accepted from a script or a query, in bytes: what they may print or find, with JSON's escapes."""
+"""Largest frame accepted from a script or a query, in bytes: the most output or result, with JSON's escapes."""
 
 SETUP_FAILED = 3
 """Exit code when the requested confinement is not available; the reason is on stderr."""

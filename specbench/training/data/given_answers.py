@@ -104,7 +104,7 @@ def read_given(path: Path, chat: bool) -> tuple[list[Given], str]:
     """Return the rows of a file, and its sha256.
 
     The field ``prompt`` is used verbatim, as in ``--task prompts``. Other questions become a user turn and go through
-    the chat template if the model has one. Of a conversation, only the last answer is learnt, after all turns before
+    the chat template if the model has one. In a conversation, only the last answer is learnt, after all turns before
     it.
 
     Args:

@@ -1,7 +1,7 @@
 """Compute the Jacobi states of known answers: trajectories from forwards over many blocks, and artificial states.
 
-The answer is known, so no block has to wait for the one before it: the text is cached once, and every forward advances
-as many blocks, of any answers, as fit. The states are those of ``jacobi`` with ``window=block`` and of ``cllm``:
+The answer is known, so no block has to wait for the block before it: the text is cached once, and every forward
+advances as many blocks of any answers as fit. The states equal those of ``jacobi`` with ``window=block`` and ``cllm``:
 ``x'[i + 1]`` is the target's next token after ``x[0..i]``, for all i at once (Santilli et al. 2023, Algorithm 2; CLLM
 §3.1). Noise is determined by (seed, prompt id, block).
 """

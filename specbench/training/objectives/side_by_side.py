@@ -17,7 +17,7 @@ from specbench.training.recipe import FREE, Job, LoopOptions, Text, digest
 
 
 def teaching(texts: Sequence[Text], most: int) -> list[Text]:
-    """Return texts cut to ``most`` tokens, prompt included, without those left with fewer than two answer tokens."""
+    """Return texts cut to ``most`` tokens, prompt included; drop texts left with fewer than two answer tokens."""
     cut = [Text(text.id, text.prompt, text.answer[: max(0, most - len(text.prompt))]) for text in texts]
     return [text for text in cut if len(text.answer) >= 2]
 
