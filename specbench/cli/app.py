@@ -34,7 +34,7 @@ from specbench.common import INTERRUPTED, TERMINATED, EnvironmentRefused, Specbe
 app = typer.Typer(
     name="specbench",
     help="Which parallel decoder is fastest for a model, a task and a GPU, by how much, and is its text still right.",
-    epilog="First run: specbench run --method ar,jacobi --task humaneval --limit 8",
+    epilog="First run: specbench run --method ar,pld,jetspec --task humaneval --limit 8",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

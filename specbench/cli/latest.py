@@ -9,6 +9,8 @@ from pathlib import Path
 from specbench.common import SpecbenchError, cache_folder, make_folder, read_json_object, write_json_atomic
 from specbench.planning import PROFILES, RESULTS
 
+#: In place of a folder: the newest one.
+LATEST = "latest"
 #: Where commands write by default.
 LOOKED_THROUGH = (RESULTS, PROFILES)
 
@@ -27,6 +29,20 @@ def remember(folder: Path) -> None:
         known.pop(str(here), None)
         make_folder(file.parent)
         write_json_atomic(file, dict([*known.items(), (str(here), str(place))][-_MOST:]))
+
+
+def newest_folder() -> Path | None:
+    """The folder that ``latest`` stands for in this working directory, or None."""
+    from specbench.report import newest
+
+    last = remembered()
+    return newest([*LOOKED_THROUGH, *([last] if last else [])])
+
+
+def short_name(folder: Path) -> str:
+    """``latest`` if it stands for this folder now, else the folder's path."""
+    found = newest_folder()
+    return LATEST if found is not None and found.absolute() == folder.absolute() else str(folder)
 
 
 def remembered() -> Path | None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 
+from specbench.cli.latest import LATEST, newest_folder
 from specbench.common import Flags, UsageError, flag_of, parse_flags
 from specbench.planning import PROFILES as PROFILES
 from specbench.planning import RESULTS as RESULTS
@@ -115,7 +116,6 @@ def _typed(annotation: Any) -> Any:
 
 
 #: In place of a folder: the newest run, sweep or profile.
-LATEST = "latest"
 
 
 def folders(help: str, metavar: str, *, many: bool = False) -> Any:
@@ -167,12 +167,8 @@ def _with_latest(given: Any) -> Any:
     name, colon, method = str(given).partition(":")
     if name != LATEST or Path(name).exists() or Path(str(given)).exists():  # a folder named "latest" wins
         return given
-    from specbench.cli.latest import LOOKED_THROUGH, remembered
-    from specbench.report import newest
-
-    last = remembered()
-    if (found := newest([*LOOKED_THROUGH, *([last] if last else [])])) is None:
-        where = " or ".join(f"{folder}/" for folder in LOOKED_THROUGH)
+    if (found := newest_folder()) is None:
+        where = " or ".join(f"{folder}/" for folder in (RESULTS, PROFILES))
         raise UsageError(f"no run, sweep or profile in {where} here; name its folder")
     _say(f"latest: {found}")
     return type(given)(f"{found}{colon}{method}")

@@ -61,7 +61,7 @@ def test_an_autoregressive_head_drafts_from_what_the_target_computed(
     head: EagleHead = method.shared.head
     for each in rounds:
         expected = torch.stack([head.uncached(each.features, each.tokens, path) for path in each.paths])
-        assert (each.result - expected).abs().max() < 1e-5
+        assert (each.outcome - expected).abs().max() < 1e-5
 
 
 def test_one_round_serves_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -
         resolved = resolve(plan, by_machine=True)
         show_dry_run(dry_run(resolved, resolved.methods, [plan.concurrency], plan.profile), as_json)
         return
-    from specbench.cli.latest import remember
+    from specbench.cli.latest import remember, short_name
     from specbench.common import EngineFault, PluginFault, SpecbenchError
     from specbench.report import finding, projection_table, render_terminal, run_brief, run_report
     from specbench.runner import run_plan
@@ -48,7 +49,7 @@ def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -
         if not as_json:
             console = output.stdout()
             console.print()
-            blocks, lines = run_brief(folder.run, summary, str(folder.path), new=True)
+            blocks, lines = run_brief(folder.run, summary, str(folder.path), called=short_name(folder.path), new=True)
             if plan.verbose:
                 blocks, lines = run_report(folder.run, summary), [finding(summary), "", lines[-1]]
             console.print(render_terminal(blocks))
@@ -64,10 +65,13 @@ def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -
 
 
 def show_lines(lines: Sequence[str]) -> None:
-    """Print the lines below a run's table; that of its folder may be longer than the terminal is wide."""
+    """Print the lines below a run's table: commands and paths in one piece, other lines with a hanging indent."""
     console = output.stdout()
     for line in lines:
-        console.print(line, markup=False, soft_wrap=line.startswith("run: "))
+        whole = line.startswith(("Next: ", "run: "))
+        indent = " " * 7 if line.startswith(("Found: ", "Sure: ", "Note: ")) else ""
+        text = line if whole else textwrap.fill(line, console.width, subsequent_indent=indent, break_on_hyphens=False)
+        console.print(text, markup=False, soft_wrap=True)
 
 
 def show_dry_run(content: Mapping[str, Any], as_json: bool) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from specbench.cli import options, output
+from specbench.cli.latest import short_name
 from specbench.common import UsageError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def show(
         return
     from specbench.report import projection_table, render_terminal, run_brief, run_report
 
-    blocks, below = run_brief(read.run, read.summary, str(run), read.judged, new=False)
+    blocks, below = run_brief(read.run, read.summary, str(run), read.judged, called=short_name(run), new=False)
     if verbose:
         blocks, below = run_report(read.run, read.summary, read.judged), []
     console.print(render_terminal([*blocks, *map(projection_table, read.projections)]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from specbench.analysis import UNSURE, minimum_clusters
 from specbench.common import registry
 from specbench.report.document import Block, Source, Title, seen_on
 from specbench.report.tables.cell import name, number
-from specbench.report.tables.notes import DETAIL, INVALID, LIMITED, Note, notes
+from specbench.report.tables.notes import DETAIL, INVALID, LIMITED, Note, notes, rounded
 from specbench.report.tables.run_parts import judgment_report
 from specbench.report.tables.run_table import Finished, compared_rows, headline, not_judged
 from specbench.report.tables.run_title import run_title, simulated_title
@@ -20,17 +21,23 @@ from specbench.results import BASELINE
 if TYPE_CHECKING:
     from specbench.results import MethodSummary, RunSummary
 
-_PLACE = 30  # longest folder name in the line with commands
+_NOTES = ("note", "notes")
 _OTHERS = 3  # methods that the second line names
 
 
 def run_brief(
-    run: Mapping[str, Any], summary: RunSummary, folder: str, judged: Sequence[Mapping[str, Any]] = (), *, new: bool
+    run: Mapping[str, Any],
+    summary: RunSummary,
+    folder: str,
+    judged: Sequence[Mapping[str, Any]] = (),
+    *,
+    called: str,
+    new: bool,
 ) -> tuple[list[Block], list[str]]:
     """Return a run's title, table and judges' ratings, and the lines below them.
 
     The lines: the fastest method, its interval, the most important note, the next commands, and, for a ``new`` run, its
-    folder.
+    folder. ``called``: what the next commands call the folder.
     """
     found = Finished.of(run, summary, judged)
     title = run_title(found)
@@ -47,14 +54,14 @@ def run_brief(
         blocks += judgment_report(each, found.id)
     ranked = _ranked(found)
     shown = ranked[:1] if ranked and ranked[0].rank < DETAIL else []
-    place = folder if len(folder) <= _PLACE else "RUN"
     left = len(ranked) - len(shown)
-    more = f"{left} more note{'s' * (left != 1)}"
+    how = f"specbench show {shlex.quote(called)} --verbose" if new else "--verbose"
+    more = f"{left} {'more' if shown else _NOTES[left != 1]}: {how}"
+    noted = [f"{shown[0]} ({more})" if left else f"{shown[0]}"] if shown else [more] if left else []
     lines = [
         *_found(run, summary),
-        *(f"Note:  {each}" for each in shown),
-        *([f"Next:  specbench report latest{f'; {more}: specbench show latest --verbose' if left else ''}"] * new),
-        *([f"Next:  specbench report {place}{f'; {more}: add --verbose' if left else ''}"] * (not new)),
+        *(f"Note:  {each}" for each in noted),
+        f"Next:  specbench report {shlex.quote(called)}",
         *([f"run: {folder}"] * new),
     ]
     return seen_on("terminal", blocks), lines
@@ -88,7 +95,9 @@ def _found(run: Mapping[str, Any], summary: RunSummary) -> list[str]:
     elif verdict == "faster":
         lossy = best.lossless is not None and best.lossless.verdict == "lossy"
         but = f", but its text is not {BASELINE}'s" if lossy else ""
-        won = f"{name(best)}{f' ({title})' if title else ''} is the fastest: {figure}{but}"
+        alike = [row for row in others if row.method in _as_good(summary)]
+        first = "has the highest speed" if alike else "is the fastest"
+        won = f"{name(best)}{f', {title},' if title else ''} {first}: {figure}{but}"
     elif verdict == "slower":
         won = f"plain decoding ({BASELINE}) is the fastest; the best method, {name(best)}, has {figure}"
     else:
@@ -114,11 +123,14 @@ def _sure(summary: RunSummary, best: MethodSummary, others: Sequence[MethodSumma
         low, high = best.speedup.interval
         parts.append(f"95% interval [{number(low, 2)}, {number(high, 2)}] on {counted}")
     elif best.speedup.blocks is not None:
-        parts.append(f"no interval: {best.speedup.blocks} blocks of prompts, it needs {minimum_clusters()}")
+        some = f"{best.speedup.blocks} block{'s' * (best.speedup.blocks != 1)} of prompts"
+        parts.append(f"no interval: {some}, it needs {minimum_clusters()}")
     else:
         parts.append(f"no interval: {counted}, it needs {minimum_clusters()}")
-    near = summary.fastest.as_good if summary.fastest and summary.fastest.conclusive and not summary.unsure else []
-    if alike := [row.method for row in others if row.method in near]:
+    needed = best.speedup.to_tell and best.speedup.to_tell.prompts
+    if needed and needed > best.prompts and not best.speedup.verdict.endswith(("faster", "slower")):
+        parts.append(f"about {rounded(needed)} prompts would show this difference")
+    if alike := [row.method for row in others if row.method in _as_good(summary)]:
         parts.append(f"as good on these prompts: {_some(alike)}")
     graded = [row for row in (best, *others) if row.lossless]
     if other := [row.method for row in graded if row.lossless and row.lossless.verdict != "exact"]:
@@ -126,6 +138,11 @@ def _sure(summary: RunSummary, best: MethodSummary, others: Sequence[MethodSumma
     elif graded:
         parts.append(f"all answers are {BASELINE}'s")
     return parts
+
+
+def _as_good(summary: RunSummary) -> Sequence[str]:
+    """The rows that the prompts cannot distinguish from the fastest; empty if nothing is certain."""
+    return summary.fastest.as_good if summary.fastest and summary.fastest.conclusive and not summary.unsure else []
 
 
 def _some(names: Sequence[str]) -> str:

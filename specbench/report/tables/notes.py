@@ -244,11 +244,11 @@ def tells(ratio: Speedup) -> str:
         parts.append(f"these prompts can show differences of {percent(seen)} or more")
     measured = (ratio.per_prompt and ratio.per_prompt.prompts) or 0
     if (needed := ratio.to_tell) and needed.prompts and needed.prompts > measured:
-        parts.append(f"about {_rounded(needed.prompts)} would show the observed difference")
+        parts.append(f"about {rounded(needed.prompts)} would show the observed difference")
     return f" {'; '.join(parts).capitalize()}." if parts else ""
 
 
-def _rounded(count: int) -> int:
+def rounded(count: int) -> int:
     """Round an estimated count up to two digits."""
     unit = 10 ** max(0, len(str(count)) - 2)
     return -(-count // unit) * unit

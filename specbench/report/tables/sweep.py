@@ -140,9 +140,8 @@ def sentences(cells: pd.DataFrame, supply: PromptSupply | None = None) -> list[s
         compared, dropped = compared_cells(measured)
         of = f"{len(compared)} configuration{'s' * (len(compared) != 1)}"
         if baseline_wins(cells):
-            found.append(
-                f"{_plain_wins(row)}: best of {of}, {row['label']}, {_chosen(row, len(compared))}{_near(compared)}."
-            )
+            best = f"{row['label']}, {interval(row, 'speedup')} on {int(row['prompts'])} prompts, best of {of}"
+            found.append(f"{_plain_wins(row)} ({best}){_near(compared)}.")
         else:
             found.append(f"Best of {of}: {row['label']}, {_chosen(row, len(compared))}{_near(compared)}.")
         if len(dropped):
@@ -167,10 +166,14 @@ def sentences(cells: pd.DataFrame, supply: PromptSupply | None = None) -> list[s
 
 
 def _plain_wins(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
-    """A sentence for a concurrency at which plain decoding is the fastest."""
+    """A sentence for a concurrency at which no method has a higher speed than plain decoding."""
     count = int(row["concurrency"])
-    sequences = "1 sequence" if count == 1 else f"{count} sequences"
-    return f"Plain decoding ({BASELINE}) is fastest at {sequences}; the best method is {row['speedup']:.2f} of it"
+    at = f"at {count} sequence{'s' * (count != 1)}"
+    if row["verdict"].removeprefix(UNSURE) == "slower":
+        return f"Plain decoding ({BASELINE}) is fastest {at}; the best method is {row['speedup']:.2f} of it"
+    return (
+        f"No method is shown to be faster than plain decoding ({BASELINE}) {at}; the best is {row['speedup']:.2f} of it"
+    )
 
 
 def _measured(cells: pd.DataFrame) -> pd.DataFrame:
