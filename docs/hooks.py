@@ -103,16 +103,24 @@ def _linked(link: re.Match[str], place: str) -> str:
     wanted = Path(os.path.normpath(source.parent / target))
     if picture and wanted.is_relative_to(ROOT / "reports"):
         return f"![{shown}]({_relative('pictures/' + wanted.name, place)})"
-    by_source = {page: at for at, page in sources().items()}
+    by_source = {page: at for at, page in sources().items()} | _made_from()
     for page in (wanted, wanted / "README.md", wanted / "index.md"):
         if page in by_source:
             return f"{picture}[{shown}]({_relative(by_source[page], place)}{anchor})"
     if wanted.is_relative_to(ROOT / "docs"):
         return link[0]
-    # A file that the site has not. What is shown stays, as code where it is the name of that file.
+    # The site does not have this file: keep the text, and add the file's name where the text does not name it.
     return (
         shown if "`" in shown or wanted.is_relative_to(ROOT / "results") else f"{shown} (`{wanted.relative_to(ROOT)}`)"
     )
+
+
+def _made_from() -> dict[Path, str]:
+    """Pages of the site that are generated from a folder or module, by that place."""
+    made = {ROOT / kind: f"reference/{kind}/index.md" for kind in ("methods", "tasks")}
+    made[ROOT / "specbench" / "results"] = "reference/fields.md"
+    folder = ROOT / "specbench" / "cli" / "commands"
+    return made | {folder / f"{name.replace('-', '_')}.py": f"reference/commands/{name}.md" for name in commands()}
 
 
 def _relative(target: str, place: str) -> str:

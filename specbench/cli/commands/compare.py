@@ -65,6 +65,9 @@ def compare(
         raise undecided
     if fail_under is not None:
         _warn(found, tpf, disturbed_runs(found))
+        if not slower and not as_json:
+            what = "tokens per forward are" if tpf else "speedup over its own AR is" if over_ar else "speed is"
+            output.stdout().print(f"gate passed: no row's {what} shown to be below {fail_under:g} of A's", markup=False)
     if slower and tpf:
         from specbench.report import comparison_row
 

@@ -24,8 +24,10 @@ def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -
     specbench list METHOD has the options of a method.
     """
     if dry:
-        from specbench.planning import dry_run, resolve
+        from specbench.planning import dry_run, projected_gpu, resolve
 
+        if plan.project:
+            projected_gpu(plan.project, plan.profile)
         resolved = resolve(plan, by_machine=True)
         show_dry_run(dry_run(resolved, resolved.methods, [plan.concurrency], plan.profile), as_json)
         return

@@ -47,7 +47,7 @@ def show(
         help="Write a file: .html, .gif or .mp4 with --race, .svg with --trajectory or --round.",
         dir_okay=False,
     ),
-    verbose: bool = typer.Option(False, "--verbose", help="Every table and note."),
+    verbose: bool = typer.Option(False, "--verbose", help="Every table and note, instead of the short form."),
     as_json: bool = options.JSON,
 ) -> None:
     """Show a run, finished or not, a sweep or a profile, without torch."""

@@ -16,7 +16,7 @@ from specbench.report.document import Block, Words
 from specbench.results import BASELINE
 
 _ROWS = 3  # methods; each takes up to two lines of 80 columns
-_REASON = 60  # characters
+_REASON = 55  # characters
 _WORDS: Sequence[tuple[Verdict, str]] = (
     ("repeated", "agree"),
     ("not repeated", "disagree"),
@@ -84,12 +84,23 @@ def _line(group: Sequence[Check]) -> str:
         mine += f" [{nearest.low:.2f}, {nearest.high:.2f}]"
     agree = sum(each.verdict == "repeated" for each in shown)
     if nearest.verdict == "not comparable":
-        verdict = f"cannot be compared ({one_line('; '.join(nearest.why), _REASON)})"
+        verdict = f"cannot be compared ({_reasons(nearest.why)})"
     elif len(shown) == 1:
         verdict = "agree" if agree else "disagree"
     else:
         verdict = f"agree with {agree} of {len(shown)}"
-    return f"{nearest.row} {nearest.figure}: published {there}; yours {mine}: {verdict}"
+    count = f" ({len(shown)})" if len(shown) > 1 else ""
+    return f"{nearest.row} {nearest.figure}: published {there}{count}; yours {mine}: {verdict}"
+
+
+def _reasons(why: Sequence[str]) -> str:
+    """The first reasons, as many as fit in a line; one of them in any case."""
+    kept = [one_line(why[0], _REASON)] if why else []
+    for each in why[1:]:
+        if len("; ".join([*kept, each])) > _REASON:
+            return "; ".join([*kept, "…"])
+        kept.append(each)
+    return "; ".join(kept)
 
 
 def _command(known: Catalog, claim: Claim) -> str:
