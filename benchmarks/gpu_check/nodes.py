@@ -70,7 +70,7 @@ def predicted_s(nodes: int, cost: Cost, ceilings: Ceilings, assumed: Assumed = E
 
 
 def ceilings_of(card: Gpu, dtype: str) -> Ceilings:
-    """Copy bandwidth and peak of a GPU from its datasheet; without a stated peak, FLOPs take no time."""
+    """Copy bandwidth and peak of a GPU from its datasheet; if that states no peak, FLOPs count as taking no time."""
     found = datasheet(card, dtype)
     peak = found.flops_per_s if found else _NO_PEAK
     return Ceilings(bytes_per_s=1e9 * COPIED * card.bandwidth_gb_s, flops_per_s=peak)

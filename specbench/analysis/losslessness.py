@@ -1,4 +1,4 @@
-"""Count the grades of answers compared with AR's over prompts (DESIGN §6); the runner assigns the grades."""
+"""Count the grades of answers compared with AR's over prompts; the runner assigns the grades."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ class StepTimes:
         return bound_s(step_cost(self._shape, rows, context, slots), self._ceilings) / math.exp(share)
 
     def covers(self, rows: int, context: int, slots: int = 1) -> bool:
-        """Whether a step is within the measured range: one point is at most, another at least as large in all three."""
+        """Whether a step is within the measured range: some point is no larger, and some no smaller, in all three."""
 
         def sides(point: StepPoint) -> tuple[bool, bool]:
             pairs = ((point.rows, rows), (point.context, context), (point.slots, slots))

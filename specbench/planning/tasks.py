@@ -16,7 +16,7 @@ from specbench.results import TaskData
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """A task with its validated options; with ``data_dir`` None, data is searched as in DESIGN §7."""
+    """A task with its validated options; with ``data_dir`` None, its data is searched by :mod:`specbench.evals.data`."""
 
     card: registry.Card
     options: Any

@@ -1,4 +1,4 @@
-"""Schema of ``requests.jsonl``: what a run records about each request (DESIGN §8). Times are in seconds."""
+"""Schema of ``requests.jsonl``: what a run records about each request. Times are in seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration of a run as it is recorded, and base types of all records (DESIGN §8). Times are in seconds."""
+"""Configuration of a run as it is recorded, and base types of all records. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA_VERSION = 2
 #: Label of the baseline method. Every run contains it, so every row can be compared with AR.
 BASELINE = "ar"
 
-#: Label of the second baseline of a fine-tuned model: AR of its base model (DESIGN §5).
+#: Label of the second baseline of a fine-tuned model: AR of its base model.
 BASE = "ar@base"
 
 #: Values of ``--graphs`` and ``--native`` for the engine; None means on if available.

@@ -138,7 +138,7 @@ def _by_prefixes(ids: Sequence[int], decode: Decode, text: str) -> list[int]:
 
 
 def pieces(wanted: set[int], text: Sequence[int], decode: Decode) -> dict[int, str]:
-    """The text of each ``wanted`` id after a word of ``text``: some tokenizers drop a leading blank."""
+    """Decode each ``wanted`` id after a word of ``text``, because some tokenizers drop a leading space."""
     word = next(([one] for one in text if decode([one]).strip(f" {_HALF}")), [])
     before = len(decode(word))
     return {token: decode([*word, token])[before:] for token in sorted(wanted)}

@@ -127,7 +127,7 @@ class Task:
         return chained(named, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Whether the last box contains the solution's answer; without a box, whether the text announces it."""
+        """Whether the last box contains the solution's answer; without a box, whether the text states it."""
         problem = self._problems[lm_eval_tasks.doc_id(prompt_id, NAME, len(self._problems))]
         style = lm_eval_tasks.settled(NAME, self.options)
         return mathematics.verdict(problem.answer, problem.solution, text, style)

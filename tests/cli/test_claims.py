@@ -45,7 +45,7 @@ def test_a_check_answers_in_ten_lines(cli: Any, gsm8k: Path) -> None:
     mine = [c for c in checks if (c["row"], c["figure"]) == ("jetspec", "speedup")]
     there = [c["claim"]["speedup"] for c in mine if not any(why.startswith("task:") for why in c["why"])]
     ours = mine[0]
-    assert f"jetspec speedup: published {min(there)} to {max(there)}; yours {ours['ours']:.2f} [" in text
+    assert f"jetspec speedup: published {min(there)} to {max(there)} ({len(there)}); yours {ours['ours']:.2f} [" in text
     assert "To compare: specbench run --model qwen3-8b --method jetspec --task gsm8k" in text
     assert "--all" in text
     assert not any("None" in why for check in checks for why in check["why"])

@@ -75,9 +75,9 @@ def many(
     """Joint intervals of speedups, and multiple comparisons with the best.
 
     The joint intervals are those of :func:`specbench.analysis.stats.paired_ratio` at a higher level, which is the same
-    for all rows and chosen so that 95 of 100 resamples of the prompts lie within the intervals of all rows (balanced:
-    a row with erratic times widens its own interval and hardly the others). Prompts and AR's times, which the rows have
-    in common, are resampled jointly, so that correlated rows widen the intervals little.
+    for all rows and chosen so that 95 of 100 resamples of the prompts lie within the intervals of all rows. The
+    intervals are balanced: a row with erratic times widens its own interval, and hardly the others. Prompts and AR's
+    times, which the rows have in common, are resampled jointly, so that correlated rows widen the intervals little.
 
     A row is as good as the best unless another row's lead over it exceeds what the leads of all others over the true
     best would reach by chance (one-sided, studentised, resampled jointly). The true best is among these rows with the

@@ -106,8 +106,7 @@ def paired_ratio(
             they are not independent. By default every row is its own prompt.
 
     Source: Hall, On symmetric bootstrap confidence intervals, JRSS B 50 (1988); Efron & Tibshirani, An Introduction to
-    the Bootstrap, §12.5 (bootstrap-t) and §8.6 (resampling of independent units); peers.md §C-d for the definition of
-    the speedup.
+    the Bootstrap, §12.5 (bootstrap-t) and §8.6 (resampling of independent units).
     """
     return _pooled_ratio((*numerator, *denominator), (1, -1, -1, 1), seed, draws, clusters, level)
 

@@ -1,7 +1,7 @@
 """The tree that one target forward verified, and which of its nodes were accepted.
 
-The *top pick not accepted* at a node of the accepted path is the drafter's best-scored child, if the forward accepted
-another token or none. Draft-only rows and rows without a score do not count.
+The *top pick not accepted* at a node of the accepted path is the drafter's best-scored child there, if the forward
+accepted a different token or none. Draft-only rows and rows without a score do not count.
 """
 
 from __future__ import annotations

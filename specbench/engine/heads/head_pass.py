@@ -59,7 +59,7 @@ class HeadPass:
     Args:
         target: the target to draft for, with its slots, capacity, precision, attention backend and capture.
         read: runs the head on new rows of a text. Prompts come in chunks, and drafts start only after the last one.
-        draft: drafts after the new rows, in any number of passes. ``read`` and ``draft`` must launch the same
+        draft: any number of drafting passes that follow the new rows. ``read`` and ``draft`` must launch the same
             operations for any data and must not wait for the device.
         shapes: (KV heads, key size, value size) that each layer stores.
         new_rows: most rows that a target step adds: those of the longest path.

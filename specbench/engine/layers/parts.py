@@ -21,7 +21,7 @@ ACTIVATIONS = ("silu", "swish", "gelu_pytorch_tanh")
 
 
 class Unlike(Exception):
-    """A layer differs from the supported kind; the message says how."""
+    """Raised if a layer is not of the supported kind; the message names the difference."""
 
 
 @dataclass(frozen=True)
