@@ -16,7 +16,7 @@ from specbench.results import TaskData
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """A task with its validated options; with ``data_dir`` None, its data is searched by :mod:`specbench.evals.data`."""
+    """A task with its validated options; if ``data_dir`` is None, :mod:`specbench.evals.data` searches its data."""
 
     card: registry.Card
     options: Any
