@@ -104,6 +104,14 @@ class MemoryReader:
     at its earlier value. It keeps reading instead of sleeping, because the hypervisor may move idle cores together, and
     then a reading after a sleep is half of the true bandwidth. The waiting does not depend on any result, and only
     readings next to timed segments are kept.
+
+    Args:
+        forwards: by method label, the bytes that a forward of its target reads.
+        folder: of the run; its earlier readings stay.
+        say: receives messages.
+        patience: seconds that it may wait for memory, in all.
+        opened: opens the probe; takes a function for a message before it is built.
+        clock: in seconds; replaced by a fake one in tests.
     """
 
     def __init__(
