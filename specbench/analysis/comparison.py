@@ -61,7 +61,7 @@ def read_sides(targets: Sequence[str]) -> list[Side]:
         read = known[path] = known.get(path) or read_whole(path)
         labels = [spec.label for spec in read.config.methods]
         if label is not None and label not in labels:
-            raise unknown_name(f"method of {path}", label, labels)
+            raise unknown_name("method", label, labels, f"of {path}")
         sides.append(Side(letter, path, label, read))
     return sides
 
@@ -157,7 +157,7 @@ def _pairs(a: Side, b: Side) -> list[tuple[str, str]]:
     assert its is not None
     for side, label, known in ((a, mine, labels), (b, its, others)):
         if label not in known:
-            raise unknown_name(f"method of {side.path} (name it as RUN:METHOD)", label, known)
+            raise unknown_name("method", label, known, f"of {side.path}", choose="name one as RUN:METHOD")
     return [(mine, its)]
 
 

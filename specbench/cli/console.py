@@ -51,8 +51,7 @@ def _run() -> int:
         text = f"error: specbench failed with {type(error).__name__}: {error}"
         os.write(
             2,
-            " ".join(f"{text}; finished requests are kept; report this with the lines above".split()).encode()
-            + b"\n",
+            " ".join(f"{text}; finished requests are kept; report this with the lines above".split()).encode() + b"\n",
         )
         code = _FAILED
     _last_word()

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from specbench.common.options import option as option
     from specbench.common.options import option_names as option_names
     from specbench.common.options import parse_flags as parse_flags
+    from specbench.common.options import parse_number as parse_number
     from specbench.common.options import parse_options as parse_options
     from specbench.common.options import temperature_fault as temperature_fault
     from specbench.common.progress import Live as Live
