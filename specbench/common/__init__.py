@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from specbench.common.errors import Undecided as Undecided
     from specbench.common.errors import UsageError as UsageError
     from specbench.common.errors import first_fault as first_fault
+    from specbench.common.errors import number_wanted as number_wanted
     from specbench.common.errors import one_line as one_line
     from specbench.common.errors import unknown_name as unknown_name
     from specbench.common.escape import SIZES as SIZES

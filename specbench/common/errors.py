@@ -128,6 +128,20 @@ def first_fault(error: _Faulty) -> str:
     return f"field '{where}': {reason}" if where else reason
 
 
+def number_wanted(fault: Mapping[str, Any]) -> str:
+    """What to give instead of a wrong number, from a pydantic error; empty for an error of another kind."""
+    kind = str(fault["type"])
+    if kind.startswith("int_"):
+        return "give an integer"
+    if kind.startswith(("float_", "finite_number")):
+        return "give a number"
+    words = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
+    for name, bound in fault.get("ctx", {}).items() if kind.startswith(("greater_", "less_")) else ():
+        if name in words:
+            return f"give {'a number' if isinstance(bound, float) else 'an integer'} {words[name]} {bound:g}"
+    return ""
+
+
 def one_line(text: str, most: int = 200) -> str:
     """A text for use inside a sentence: one line, printable, and not too long."""
     line = " ".join(_printable(text[: 4 * most]).split())
@@ -140,7 +154,7 @@ def _printable(text: str) -> str:
 
 
 #: Most characters of the names in an error.
-_LISTED = 100
+_LISTED = 120
 
 
 def unknown_name(

@@ -110,7 +110,9 @@ def parse_options(options: type[T], raw: Mapping[str, Any], owner: str, flag: st
     for written, value in raw.items():
         name = known.get(written.replace("-", "_"))
         if name is None:
-            raise unknown_name("option", written, known, f"of {owner}")
+            raise unknown_name(
+                "option", written, known, f"of {owner}", see="" if " " in owner else f"specbench list {owner} shows all"
+            )
         if name in values:
             raise UsageError(f"option '{name}' of {owner} is set twice; keep one of its names")
         values[name] = value

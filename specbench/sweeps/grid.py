@@ -129,7 +129,13 @@ def expand(
                     f"--grid {axis.written} applies to no method, because each has an axis of its own; drop it"
                 )
             typed = axis.written if axis.option == CONCURRENCY else axis.option
-            raise unknown_name("option", typed, [*known, CONCURRENCY], f"of {', '.join(swept)} in --grid")
+            raise unknown_name(
+                "option",
+                typed,
+                [*known, CONCURRENCY],
+                f"of {', '.join(swept)} in --grid",
+                see=f"specbench list {labels[next(iter(swept))]} shows all",
+            )
     sequences = concurrency_of(axes)
     count = len(sequences) * sum(math.prod(len(axis.values) for axis in own.values()) for own in swept.values())
     if count > MANY and not insist:
