@@ -178,12 +178,13 @@ def unknown_name(
 
 
 def _some(name: str, names: Sequence[str]) -> str:
-    """All names, or the most similar ones and the number of others if the list is long."""
+    """All names, or the most similar and first ones and the number of others if the list is long."""
     if len(text := ", ".join(names)) <= _LISTED:
         return one_line(text)
-    similar = difflib.get_close_matches(name[:200], names, n=10, cutoff=0.0)
-    shown = [one_line(similar[0], 80)]
-    for each in similar[1:]:
+    similar = difflib.get_close_matches(name[:200], names, n=10, cutoff=0.35)
+    first, *others = dict.fromkeys([*similar, *names[:20]])
+    shown = [one_line(first, 80)]
+    for each in others:
         if len(", ".join([*shown, each])) <= _LISTED - 30:
             shown.append(one_line(each, 80))
     return f"{', '.join(shown)} … and {len(names) - len(shown)} more"
