@@ -147,10 +147,12 @@ _KEPT = {
 
 def _wrong_number(error: typer.TyperException) -> str:
     """The error sentence for a wrong number; empty for other errors of the parser."""
-    param, cause = getattr(error, "param", None), error.__cause__
-    faults = getattr(cause, "errors", None)
-    wanted = number_wanted(faults()[0]) if param is not None and faults is not None else ""
-    return f"{param.opts[0]} {one_line(str(faults()[0]['input']), 40)}: {wanted}" if wanted else ""
+    param, faults = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
+    if param is None or faults is None:
+        return ""
+    fault = faults()[0]
+    wanted = number_wanted(fault)
+    return f"{param.opts[0]} {one_line(str(fault['input']), 40)}: {wanted}" if wanted else ""
 
 
 #: Lack of a resource, wherever it occurs, also inside libraries.

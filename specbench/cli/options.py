@@ -94,7 +94,7 @@ def plan_option(field: str, plan: type[Flags] = Decoding, **changes: Any) -> Any
         arguments["show_default"] = False
     if written.exists is not None:
         arguments |= {"exists": True, "dir_okay": written.exists == "folder", "file_okay": written.exists == "file"}
-    if {int, float} & {info.annotation, *get_args(info.annotation)} and bool not in {info.annotation}:
+    if {int, float} & {info.annotation, *get_args(info.annotation)}:
         arguments["parser"] = partial(parse_number, plan, field)
     arguments |= changes
     default = arguments.pop("default", default)
