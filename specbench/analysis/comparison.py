@@ -61,7 +61,7 @@ def read_sides(targets: Sequence[str]) -> list[Side]:
         read = known[path] = known.get(path) or read_whole(path)
         labels = [spec.label for spec in read.config.methods]
         if label is not None and label not in labels:
-            raise unknown_name(f"method of {path}", label, labels)
+            raise unknown_name("method", label, labels, f"of {path}")
         sides.append(Side(letter, path, label, read))
     return sides
 
@@ -77,7 +77,7 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
     rows, differs = [], {}
     for other in others:
         if why := next(_unlike(reference, other), None):
-            raise UsageError(f"{other.path} cannot be compared with {reference.path}: {why}")
+            raise UsageError(f"cannot compare {other.path} with {reference.path}: {why}")
         pairs = _pairs(reference, other)
         differs[other.letter] = [*_differences(reference, other), *_of_methods(reference, other, pairs)]
         rows += [_row(reference, other, *pair) for pair in pairs]
@@ -107,7 +107,7 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
 
 
 def _unlike(a: Side, b: Side) -> Iterator[str]:
-    """Why two runs are not comparable."""
+    """Why two runs are not comparable, and what to do."""
     ours, theirs = a.read.config, b.read.config
     sampling, other = ours.sampling, theirs.sampling
     sampled = sampling.temperature > 0
@@ -122,13 +122,15 @@ def _unlike(a: Side, b: Side) -> Iterator[str]:
     ]
     for what, mine, its in asked:
         if mine != its:
-            yield f"different {what} ({its}, not {mine})"
+            todo = {"task": "name runs of one task", "task version": "repeat the older run with this specbench"}
+            advice = todo.get(what, "repeat one run with the value of the other")
+            yield f"different {what} ({its}, not {mine}); {advice}"
     for name in sorted(ours.task.options.keys() | theirs.task.options.keys()):
         mine, its = (task.options.get(name) for task in (ours.task, theirs.task))
         if mine != its:
-            yield f"different {name} of the task ({its}, not {mine})"
+            yield f"different {name} of the task ({its}, not {mine}); repeat one run with the --task-set of the other"
     if {key[0] for key in a.requests(BASELINE)} != {key[0] for key in b.requests(BASELINE)}:
-        yield "different prompts"
+        yield "different prompts; repeat one run with the prompts of the other"
     if not _same_prompts(a, b) and ours.model.fingerprint == theirs.model.fingerprint:
         if ours.undated().task.prompts_sha256 == theirs.undated().task.prompts_sha256:
             begun = [side.task.dated.at for side in (ours, theirs) if side.task.dated]
@@ -136,9 +138,9 @@ def _unlike(a: Side, b: Side) -> Iterator[str]:
                 f"the chat template writes the time into prompts, and the runs started at {' and '.join(begun)}; the "
                 "prompts are otherwise equal; run the rows that you want to compare in one command"
             )
-        yield "the same model got different prompt texts"
+        yield "the same model got different prompt texts; repeat both runs with the same specbench and model files"
     if ours.simulated != theirs.simulated:
-        yield "simulated acceptance in only one of them, or with other figures"
+        yield "different simulated acceptance; repeat one run with the --simulate-acceptance of the other"
 
 
 def _same_prompts(a: Side, b: Side) -> bool:
@@ -150,14 +152,16 @@ def _pairs(a: Side, b: Side) -> list[tuple[str, str]]:
     labels, others = ([spec.label for spec in side.read.config.methods] for side in (a, b))
     if a.label is None and b.label is None:
         if a.path == b.path:
-            raise UsageError(f"{a.path} is named twice; say which of its methods, as RUN:METHOD")
+            raise UsageError(
+                f"cannot compare {a.path} with itself: it is named twice; name two of its methods, as RUN:METHOD"
+            )
         return [(label, label) for label in labels if label in others]
     mine, its = a.label or b.label, b.label or a.label
     assert mine is not None
     assert its is not None
     for side, label, known in ((a, mine, labels), (b, its, others)):
         if label not in known:
-            raise unknown_name(f"method of {side.path} (name it as RUN:METHOD)", label, known)
+            raise unknown_name("method", label, known, f"of {side.path}", choose="name one as RUN:METHOD")
     return [(mine, its)]
 
 
@@ -332,7 +336,7 @@ def fewer_tokens(found: Mapping[str, Any], threshold: float) -> list[dict[str, A
     and where no row has tokens per forward.
     """
     if found["task"]["temperature"] > 0:
-        raise UsageError("--tpf compares greedy runs, and these were sampled; use --temperature 0 for both")
+        raise UsageError("cannot judge --tpf: these runs were sampled; repeat both with --temperature 0")
     judged = [row for row in found["rows"] if all(row["tokens_per_forward"])]
     if not judged:
         raise UsageError("cannot judge --tpf: no compared row has tokens per forward; leave --tpf out")

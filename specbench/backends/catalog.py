@@ -35,5 +35,5 @@ def engine_mode(name: str) -> tuple[type[Backend], str, Mode]:
     owner, _, mode = name.partition(":")
     backend = engine(owner)
     if mode not in backend.modes:
-        raise unknown_name(f"mode of {owner}", mode, backend.modes)
+        raise unknown_name("mode", mode, backend.modes, f"of {owner}")
     return backend, mode, backend.modes[mode]

@@ -29,7 +29,16 @@ from specbench.cli.commands import (
 )
 from specbench.cli.commands import list as listing
 from specbench.cli.signals import termination
-from specbench.common import INTERRUPTED, TERMINATED, EnvironmentRefused, SpecbenchError, UsageError, plugins
+from specbench.common import (
+    INTERRUPTED,
+    TERMINATED,
+    EnvironmentRefused,
+    SpecbenchError,
+    UsageError,
+    number_wanted,
+    one_line,
+    plugins,
+)
 
 app = typer.Typer(
     name="specbench",
@@ -105,6 +114,8 @@ def _run(args: Sequence[str]) -> int:
         return 2 if bare else done.exit_code
     except typer.TyperException as error:
         where = getattr(error, "ctx", None)
+        if wrong := _wrong_number(error):
+            return _fail(wrong, error.exit_code)
         help_at = f" See {where.command_path} --help." if where else ""
         text = error.format_message().strip()
         return _fail(f"{text}{'' if text[-1:] in '.?!' else '.'}{help_at}", error.exit_code)
@@ -114,7 +125,7 @@ def _run(args: Sequence[str]) -> int:
         fault = plugins.fault(left)
         return _fail(str(fault), fault.exit_code)
     except (KeyboardInterrupt, EOFError, typer.Abort):
-        return _fail("interrupted; finished requests are kept, repeat the command to go on", INTERRUPTED)
+        return _fail(f"interrupted{_KEPT.get(args[0], '') if args else ''}", INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has closed it, as in `specbench list methods | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise the flush at exit would fail again
     except OSError as error:
@@ -123,6 +134,25 @@ def _run(args: Sequence[str]) -> int:
             raise
         return _fail(str(refused), refused.exit_code)
     return 0
+
+
+#: What a repetition of an interrupted command goes on from.
+_KEPT = {
+    "run": "; finished requests are kept, repeat the command to go on",
+    "sweep": "; finished requests are kept, repeat the command to go on",
+    "score": "; repeat the command to go on",
+    "train": "; finished checkpoints are kept, repeat the command to go on",
+}
+
+
+def _wrong_number(error: typer.TyperException) -> str:
+    """The error sentence for a wrong number; empty for other errors of the parser."""
+    param, faults = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
+    if param is None or faults is None:
+        return ""
+    fault = faults()[0]
+    wanted = number_wanted(fault)
+    return f"{param.opts[0]} {one_line(str(fault['input']), 40)}: {wanted}" if wanted else ""
 
 
 #: Lack of a resource, wherever it occurs, also inside libraries.

@@ -6,13 +6,14 @@ import collections.abc
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 
 from specbench.cli.latest import LATEST, newest_folder
-from specbench.common import Flags, UsageError, flag_of, parse_flags
+from specbench.common import Flags, UsageError, flag_of, parse_flags, parse_number
 from specbench.planning import PROFILES as PROFILES
 from specbench.planning import RESULTS as RESULTS
 from specbench.planning import Decoding
@@ -94,6 +95,8 @@ def plan_option(field: str, plan: type[Flags] = Decoding, **changes: Any) -> Any
         arguments["show_default"] = False
     if written.exists is not None:
         arguments |= {"exists": True, "dir_okay": written.exists == "folder", "file_okay": written.exists == "file"}
+    if {int, float} & {info.annotation, *get_args(info.annotation)}:
+        arguments["parser"] = partial(parse_number, plan, field)
     arguments |= changes
     default = arguments.pop("default", default)
     if not written.name.startswith("-"):

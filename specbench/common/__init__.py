@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from specbench.common.errors import Undecided as Undecided
     from specbench.common.errors import UsageError as UsageError
     from specbench.common.errors import first_fault as first_fault
+    from specbench.common.errors import number_wanted as number_wanted
     from specbench.common.errors import one_line as one_line
     from specbench.common.errors import unknown_name as unknown_name
     from specbench.common.escape import SIZES as SIZES
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from specbench.common.options import option as option
     from specbench.common.options import option_names as option_names
     from specbench.common.options import parse_flags as parse_flags
+    from specbench.common.options import parse_number as parse_number
     from specbench.common.options import parse_options as parse_options
     from specbench.common.options import temperature_fault as temperature_fault
     from specbench.common.progress import Live as Live

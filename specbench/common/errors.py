@@ -128,6 +128,20 @@ def first_fault(error: _Faulty) -> str:
     return f"field '{where}': {reason}" if where else reason
 
 
+def number_wanted(fault: Mapping[str, Any]) -> str:
+    """What to give instead of a wrong number, from a pydantic error; empty for an error of another kind."""
+    kind = str(fault["type"])
+    if kind.startswith("int_"):
+        return "give an integer"
+    if kind.startswith(("float_", "finite_number")):
+        return "give a number"
+    words = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
+    for name, bound in fault.get("ctx", {}).items() if kind.startswith(("greater_", "less_")) else ():
+        if name in words:
+            return f"give {'a number' if isinstance(bound, float) else 'an integer'} {words[name]} {bound:g}"
+    return ""
+
+
 def one_line(text: str, most: int = 200) -> str:
     """A text for use inside a sentence: one line, printable, and not too long."""
     line = " ".join(_printable(text[: 4 * most]).split())
@@ -139,9 +153,38 @@ def _printable(text: str) -> str:
     return escape_control(text)  # invisible characters
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """An error for a name that does not exist, naming the nearest ones that do."""
-    names = sorted(known)
+#: Most characters of the names in an error.
+_LISTED = 120
+
+
+def unknown_name(
+    kind: str, name: str, known: Iterable[str], where: str = "", *, choose: str = "known", see: str = ""
+) -> UsageError:
+    """An error for a name that does not exist, naming the most similar ones that do.
+
+    Args:
+        where: words after the name, such as "in --set".
+        choose: words before the list of names.
+        see: a clause that says where all names are, for a list that is too long.
+    """
+    names = sorted({*known})
     near = difflib.get_close_matches(name[:200], names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names) or 'none'}"
-    return UsageError(f"unknown {kind} '{one_line(name, 80)}'; {hint}")
+    if near:
+        hint = f"did you mean {' or '.join(one_line(each, 80) for each in near)}?"
+    else:
+        hint = f"{choose}: {_some(name, names) or 'none'}"
+        hint += f"; {see}" if see and "… and " in hint else ""
+    return UsageError(f"unknown {kind} '{one_line(name, 80)}'{where and f' {where}'}; {hint}")
+
+
+def _some(name: str, names: Sequence[str]) -> str:
+    """All names, or the most similar and first ones and the number of others if the list is long."""
+    if len(text := ", ".join(names)) <= _LISTED:
+        return one_line(text)
+    similar = difflib.get_close_matches(name[:200], names, n=10, cutoff=0.35)
+    first, *others = dict.fromkeys([*similar, *names[:20]])
+    shown = [one_line(first, 80)]
+    for each in others:
+        if len(", ".join([*shown, each])) <= _LISTED - 30:
+            shown.append(one_line(each, 80))
+    return f"{', '.join(shown)} … and {len(names) - len(shown)} more"

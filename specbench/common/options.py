@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
-from specbench.common.errors import UsageError, unknown_name
+from specbench.common.errors import UsageError, one_line, unknown_name
 
 
 class Options(BaseModel):
@@ -94,11 +95,12 @@ def option_names(options: type[BaseModel]) -> dict[str, str]:
 T = TypeVar("T", bound=BaseModel)
 
 
-def parse_options(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
+def parse_options(options: type[T], raw: Mapping[str, Any], owner: str, flag: str = "") -> T:
     """Parse options given by the user.
 
     Args:
         raw: name (or short name, dashes allowed) -> value; values may be strings.
+        flag: how the options were written, without the last name, such as "--set jacobi"; empty if in no flag.
 
     Raises:
         UsageError: an unknown name, one option given twice, or a value that is not allowed.
@@ -108,7 +110,9 @@ def parse_options(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
     for written, value in raw.items():
         name = known.get(written.replace("-", "_"))
         if name is None:
-            raise unknown_name(f"option of {owner}", written, known)
+            raise unknown_name(
+                "option", written, known, f"of {owner}", see="" if " " in owner else f"specbench list {owner} shows all"
+            )
         if name in values:
             raise UsageError(f"option '{name}' of {owner} is set twice; keep one of its names")
         values[name] = value
@@ -120,7 +124,40 @@ def parse_options(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
         where = known.get(where, where)
         if not where:  # an error about a combination of options
             raise UsageError(f"options of {owner}: {first['msg'].removeprefix('Value error, ')}") from error
-        raise UsageError(f"option '{where}' of {owner}: {first['msg']}, not {first['input']!r}") from error
+        why = _requirement(options.model_fields.get(where), first)
+        if flag:
+            written = next((each for each in raw if known[each.replace("-", "_")] == where), where)
+            raise UsageError(f"{flag}.{written}={one_line(str(first['input']), 40)}: {why}") from error
+        raise UsageError(f"option '{where}' of {owner}: {why}, not {first['input']!r}") from error
+
+
+def _requirement(info: FieldInfo | None, error: Mapping[str, Any]) -> str:
+    """What a field accepts, in words, for a wrong value; the reason given by pydantic for other errors."""
+    kind = str(error["type"])
+    if info is not None and kind.startswith(("int_", "float_", "greater_", "less_", "finite_")):
+        return f"give {_number_in_words(info)}"
+    if kind.startswith("bool_"):
+        return "give true or false"
+    if kind == "literal_error":
+        return f"give {error['ctx']['expected']}"
+    why = str(error["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return f"{why[:1].lower()}{why[1:]}"
+
+
+def _number_in_words(info: FieldInfo) -> str:
+    """The kind and limits of a numeric field, such as "an integer of at least 1"."""
+    kind = "a number" if float in {info.annotation, *get_args(info.annotation)} else "an integer"
+    limits = {
+        name: f"{value:,}" if isinstance(value, int) else f"{value:g}"
+        for limit in info.metadata
+        for name in _LIMITS
+        if (value := getattr(limit, name, None)) is not None
+    }
+    if {"ge", "le"} <= limits.keys():
+        return f"{kind} from {limits['ge']} to {limits['le']}"
+    words = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
+    bounds = [f"{words[name]} {limits[name]}" for name in words if name in limits]
+    return " ".join([kind, " and ".join(bounds)]).strip()
 
 
 class Flags(BaseModel):
@@ -174,6 +211,16 @@ def flag(
     return Field(default, description=help, json_schema_extra={"flag": written}, **limits)  # type: ignore[dict-item]
 
 
+def parse_number(owner: type[Flags], field: str, text: Any) -> Any:
+    """Parse the number of a field from its text on the command line; the limits are checked by :func:`parse_flags`."""
+    info = owner.model_fields[field]
+    kind: Callable[[str], float] = float if float in {info.annotation, *get_args(info.annotation)} else int
+    try:
+        return kind(text) if isinstance(text, str) else text
+    except ValueError:  # also for an integer of thousands of digits
+        raise UsageError(f"{flag_of(owner, field).name} {one_line(text, 40)}: give {_number_in_words(info)}") from None
+
+
 def flag_of(owner: type[Flags], field: str) -> Flag:
     """How a field is written on the command line."""
     extra = owner.model_fields[field].json_schema_extra
@@ -203,11 +250,10 @@ def parse_flags(owner: type[F], values: Mapping[str, Any]) -> F:
             raise UsageError(f"{written} is missing: {owner.model_fields[name].description}") from None
         if first["type"] == "literal_error":
             allowed = get_args(owner.model_fields[name].annotation)
-            raise unknown_name(f"{written} value", str(first["input"]), allowed) from None
-        wrong = str(first["msg"]).removeprefix("Value error, ")
+            raise unknown_name("value", str(first["input"]), allowed, f"of {written}") from None
         # If the type is wrong, "2" must look different from 2.
         found = repr(first["input"]) if str(first["type"]).endswith("_type") else first["input"]
-        raise UsageError(f"{written} {found}: {wrong[0].lower()}{wrong[1:]}") from None
+        raise UsageError(f"{written} {found}: {_requirement(owner.model_fields[name], first)}") from None
     for name in paths:
         _check_path(flag_of(owner, name), getattr(made, name))
     return made

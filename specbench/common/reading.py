@@ -126,8 +126,18 @@ def parse_json(content: bytes | str, where: object, todo: str, *, nan: bool = Fa
             json.loads(content, object_pairs_hook=_without_doubles)
         return value
     except ValueError as error:  # UnicodeEncodeError for a str with half a surrogate pair
+        if isinstance(content, bytes) and not _is_utf8(content):
+            raise damaged(where, "not UTF-8 text", todo) from None
         reason = str(error).replace("recursion limit exceeded", "nested too deeply")
         raise damaged(where, f"not JSON: {reason}", todo) from None
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _keys(value: Any) -> int:

@@ -266,7 +266,7 @@ def _letters(text: str) -> str:
 def _unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
     if kind == "method" and (meant := suggestion(name)):
         return UsageError(f"unknown method '{one_line(name, 80)}'; {meant}")
-    return unknown_name(kind, name, known)
+    return unknown_name(kind, name, known, see=f"specbench list {kind}s shows all")
 
 
 def _import_fault(file: Path) -> str | None:

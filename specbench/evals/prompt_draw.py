@@ -81,8 +81,8 @@ def draw_from_each(
     count = len(items) - held_out if limit is None else limit
     if count < 1 or count + held_out > len(items):
         raise UsageError(
-            f"{max(count, 1)} prompts to choose by and {held_out} held out are more than the {len(items)} that there "
-            "are; lower --limit or --held-out"
+            f"cannot hold out {held_out} of {len(items)} prompts: at least {max(count, 1)} must be left to choose by; "
+            "lower --limit or --held-out"
         )
     order = permutation(items, seed)
     return order[:count], order[::-1][:held_out]

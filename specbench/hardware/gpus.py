@@ -185,7 +185,7 @@ def find(name: str) -> Gpu:
     for gpu in GPUS:
         if _plain(name) in map(_plain, (gpu.name, *gpu.aliases)):
             return gpu
-    raise unknown_name("GPU", name.strip().lower(), [gpu.name for gpu in GPUS])
+    raise unknown_name("GPU", name.strip().lower(), [gpu.name for gpu in GPUS], see="specbench list gpus shows all")
 
 
 def identify(device_name: str, memory_bytes: int | None) -> Gpu | None:

@@ -25,6 +25,7 @@ EXPORTED = ("float32", "bfloat16")
 
 _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent  # adapters are in their methods' folders
+_ALL = "specbench list models shows all"
 _ADAPTER = "adapter_config.json"  # PEFT's name
 
 Kind = Literal["hub", "folder", "gguf", "config", "adapter"]
@@ -134,7 +135,7 @@ def resolve(spec: str) -> Source:
         return Source("hub", spec, spec, spec)
     if "/" in spec:
         raise UsageError(f"cannot load model folder {spec}: it does not exist; correct --model")
-    raise unknown_name("model", spec, [*known, *(f"config:{name}" for name in configs())])
+    raise unknown_name("model", spec, [*known, *(f"config:{name}" for name in configs())], see=_ALL)
 
 
 def base_of(spec: str) -> str | None:
@@ -171,7 +172,7 @@ def _config(name: str) -> Source:
     path = Path(os.path.expanduser(name))
     if path.suffix == ".json" and os.path.isfile(path):
         return Source("config", f"config:{path.stem}", str(path), f"config:{path.name}")
-    raise unknown_name("config", name, known)
+    raise unknown_name("config", name, known, see=_ALL)
 
 
 def hub_in_reach() -> bool:

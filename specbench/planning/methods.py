@@ -31,7 +31,9 @@ def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method,
 
 def make_methods(labels: Mapping[str, str], settings: Settings) -> tuple[Method, ...]:
     """Make the methods for labels and unparsed options."""
-    return tuple(make_method(label, name, settings.get(label, {})) for label, name in labels.items())
+    return tuple(
+        make_method(label, name, settings.get(label, {}), flag=f"--set {label}") for label, name in labels.items()
+    )
 
 
 def plan_rows(labels: Mapping[str, str], settings: Settings, urls: Sequence[str]) -> tuple[Row, ...]:
@@ -178,19 +180,19 @@ def parse_settings(labels: Mapping[str, str], settings: Sequence[str]) -> Settin
                 )
             label = others[0]
         if label not in labels:
-            raise unknown_name("method in --set (it must be in --method)", label, labels)
+            raise unknown_name("method", label, labels, "in --set", choose="name one of --method")
         if option in raw[label]:
             raise UsageError(f"--set {setting}: option '{option}' of {label} is set twice; keep one")
         raw[label][option] = value
     return raw
 
 
-def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
-    """Make a method from its unparsed options. Tree sizes are not checked here."""
+def make_method(label: str, name: str, raw: Mapping[str, Any], *, flag: str = "") -> Method:
+    """Make a method from its unparsed options, written as ``flag.OPTION``. Tree sizes are not checked here."""
     card = registry.method(name)
     module = card.load()
     with plugins.plugin_call(card.who):
-        options = parse_options(module.Options, _with_preset(card, raw, option_names(module.Options)), name)
+        options = parse_options(module.Options, _with_preset(card, raw, option_names(module.Options)), name, flag)
     missing: frozenset[str] = getattr(module.Decoder, "__abstractmethods__", frozenset())
     if not issubclass(module.Decoder, Decoder) or missing:
         wanted = f"define {', '.join(sorted(missing))}" if missing else "derive from specbench.decoding.Decoder"
@@ -215,7 +217,7 @@ def _with_preset(card: registry.Card, raw: Mapping[str, Any], known: Mapping[str
     if not presets:
         raise UsageError(f"cannot use a preset: {card.name} has none; set its options one by one")
     if chosen not in presets:
-        raise unknown_name(f"preset of {card.name}", chosen, presets)
+        raise unknown_name("preset", chosen, presets, f"of {card.name}", see="specbench list presets shows all")
     own = {name: value for name, value in raw.items() if name != "preset"}
     return {**_not_set(own, presets[chosen], known), **own}
 

@@ -31,7 +31,7 @@ def parse(specs: Sequence[str], rows: Mapping[str, int], baselines: Collection[s
         if equals and label in baselines:
             raise UsageError(f"--simulate-acceptance {spec}: {label} always emits one token per forward; leave it out")
         if equals and label not in rows:
-            raise unknown_name("method in --simulate-acceptance (it must be in --method)", label, rows)
+            raise unknown_name("method", label, rows, "in --simulate-acceptance", choose="name one of --method")
         asked = _figures(spec, figures)
         if label in chosen:
             raise UsageError(f"--simulate-acceptance {spec}: {label or 'every method'} is set twice; keep one")

@@ -50,7 +50,7 @@ def plan_tasks(names: Sequence[str], settings: Sequence[str], data_dir: Path | N
                 f"--task-set {setting}: write TASK.OPTION=VALUE, as in --task-set humaneval.style=completion"
             )
         if task not in raw:
-            raise unknown_name("task in --task-set (it must be in --task)", task, raw)
+            raise unknown_name("task", task, raw, "in --task-set", choose="name one of --task")
         if option in raw[task]:
             raise UsageError(f"--task-set {setting}: option '{option}' of {task} is set twice; keep one")
         raw[task][option] = value
@@ -59,7 +59,9 @@ def plan_tasks(names: Sequence[str], settings: Sequence[str], data_dir: Path | N
         card = registry.task(name)
         module = card.load()
         with plugins.plugin_call(card.who):
-            plans.append(TaskPlan(card, parse_options(module.Options, values, name), module, data_dir))
+            plans.append(
+                TaskPlan(card, parse_options(module.Options, values, name, f"--task-set {name}"), module, data_dir)
+            )
     return tuple(plans)
 
 

@@ -56,7 +56,7 @@ def find_tasks(names: Sequence[str], include: Path | None) -> Any:
         meant: dict[str, None] = {}
         for name in names:
             if not (found := fnmatch.filter(manager.all_tasks, name)):
-                raise unknown_name("task of lm-eval", name, manager.all_tasks)
+                raise unknown_name("task", name, manager.all_tasks, "of lm-eval", see="lm-eval ls tasks shows all")
             meant.update(dict.fromkeys(found))
         loaded = _loaded(manager, list(meant))
     for name, task in loaded["tasks"].items():

@@ -114,7 +114,7 @@ def expand(
     of_methods = [axis for axis in axes if axis.option != CONCURRENCY or axis.label]
     for axis in of_methods:
         if axis.label and axis.label not in labels:
-            raise unknown_name("method in --grid (it must be in --method)", axis.label, labels)
+            raise unknown_name("method", axis.label, labels, "in --grid", choose="name one of --method")
     swept = {label: _own(label, name, mine[label], of_methods) for label, name in labels.items() if name != BASELINE}
     raw = {label: _without_swept(labels[label], settings[label], mine[label], swept.get(label, {})) for label in labels}
     if not swept:
@@ -129,7 +129,13 @@ def expand(
                     f"--grid {axis.written} applies to no method, because each has an axis of its own; drop it"
                 )
             typed = axis.written if axis.option == CONCURRENCY else axis.option
-            raise unknown_name(f"option of {', '.join(swept)} to sweep", typed, [*known, CONCURRENCY])
+            raise unknown_name(
+                "option",
+                typed,
+                [*known, CONCURRENCY],
+                f"of {', '.join(swept)} in --grid",
+                see=f"specbench list {labels[next(iter(swept))]} shows all",
+            )
     sequences = concurrency_of(axes)
     count = len(sequences) * sum(math.prod(len(axis.values) for axis in own.values()) for own in swept.values())
     if count > MANY and not insist:

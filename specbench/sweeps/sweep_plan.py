@@ -138,7 +138,7 @@ class TunePlan(SweepPlan):
     @classmethod
     def _single(cls, method: str) -> str:
         if "," in method:
-            raise UsageError("tune takes one method and one task; run it once for each")
+            raise UsageError("--tune takes one method and one task; repeat the command for each")
         return method
 
     @property

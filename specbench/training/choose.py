@@ -48,7 +48,7 @@ def assigned(settings: Sequence[str]) -> dict[str, str]:
 def _read(card: Card, recipe: str) -> Mapping[str, Any]:
     path = published(card).get(recipe, Path(recipe))
     if path.suffix not in (".yaml", ".yml"):
-        raise unknown_name(f"recipe of {card.name}", recipe, published(card))
+        raise unknown_name("recipe", recipe, published(card), f"of {card.name}")
     found = yaml.read(path, "give a .yaml file of options, as in 'lr: 0.0001'")
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise UsageError(

@@ -141,7 +141,7 @@ class Cells:
         for name, value in values.items():
             option = known.get(name.replace("-", "_"))
             if option is None and name.replace("-", "_") not in extra:
-                raise unknown_name(f"option of the recipe of {self.method}", name, [*known, *extra])
+                raise unknown_name("option", name, [*known, *extra], f"of the recipe of {self.method}")
             chosen = option or (BLOCK_SIZE if name == "n" else name.replace("-", "_"))
             if chosen in own:
                 raise UsageError(

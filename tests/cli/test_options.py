@@ -162,7 +162,7 @@ def test_threads_are_those_of_the_steps(cli: Any, tmp_path: Path, monkeypatch: A
 
 
 BEFORE_TORCH = [
-    ("--repeats 1000000000000", 2, "--repeats 1000000000000: input should be less than or equal to 1000"),
+    ("--repeats 1000000000000", 2, "--repeats 1000000000000: give an integer from 1 to 1,000"),
     ("--dtype float31", 2, "unknown dtype"),
     ("--device gpu", 2, "unknown device 'gpu'"),
     ("--out file", 3, "file (Not a directory)"),

@@ -60,7 +60,7 @@ def test_each_model_has_a_file_and_the_second_is_held_against_the_first(asked: t
     assert choice.documents_hash == other.tasks[0].documents_hash
     assert {metric.metric for metric in choice.metrics} == {"acc", "acc_norm"}
     assert all(len(metric.items or ()) == 8 for metric in choice.metrics)
-    for words in ("B against A", "made_choice v3.0", "No revision of the data is pinned: made_choice, made_rolling."):
+    for words in ("B against A", "made_choice v3.0", "made_choice, made_rolling."):
         assert words in result.out
     assert max(map(len, result.out.splitlines())) <= 80
     assert "Tokenizing" not in result.err

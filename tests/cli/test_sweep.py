@@ -113,7 +113,7 @@ def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
         "--set", "jf.pool=64", "--no-score", "--max-new-tokens", 4, "--search", "halving", "--limit", 12,
         "--held-out", 2, "--out", tmp_path / "out", columns=100,
     )  # fmt: skip
-    assert result.out.count("Not run, trees too large: jf n=512.") == 2
+    assert result.out.count("too large: jf n=512.") == 2
     assert result.out.index("Concurrency 1") < result.out.index("Concurrency 2")
     cells = table(only(tmp_path / "out"))
     for count in (1, 2):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -94,3 +96,17 @@ def test_markdown_latex_and_unknown_formats() -> None:
 def test_a_figure_by_its_usual_name_leads_to_its_column(tmp_path: Path, name: str, meant: str) -> None:
     run = runs.derived(tmp_path / "run")
     assert meant in refusal(UsageError, export_tables, [run], "csv", columns=[name])
+
+
+def test_a_pipe_stays_a_pipe_and_a_link_a_link(tmp_path: Path) -> None:
+    run = runs.derived(tmp_path / "run")
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link.csv", tmp_path / "file.csv"
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    with ThreadPoolExecutor(1) as reader:
+        received = reader.submit(pipe.read_text)
+        export_tables([run], "csv", pipe)
+        export_tables([run], "csv", link)
+        assert received.result(10) == file.read_text() != ""
+    assert pipe.is_fifo()
+    assert link.is_symlink()

@@ -105,7 +105,7 @@ def test_what_is_no_such_file_is_refused(tmp_path: Path, name: str) -> None:
         path.write_bytes(make(rows)[:-20])
         refused(name, path, "truncated|not JSON|not whole Parquet")
     (tmp_path / "x.jsonl").write_bytes(lines(rows[:1]) + b'{"problem": "\xff"}\n')
-    refused(name, tmp_path / "x.jsonl", "line 2 is damaged .not JSON: invalid unicode")
+    refused(name, tmp_path / "x.jsonl", "line 2 is damaged .not UTF-8")
     for empty in (b"", b"\n\n"):
         (tmp_path / "x.jsonl").write_bytes(empty)
         refused(name, tmp_path / "x.jsonl", r"is damaged \(it has no \w+\)")

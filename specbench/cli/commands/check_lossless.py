@@ -158,7 +158,7 @@ def _temperatures(text: str) -> list[float]:
     try:
         return [float(part) for part in split_names(text)] or [0.0]
     except ValueError as error:
-        raise UsageError(f"'{text}' is not a list of numbers; write them as 0,0.7,1") from error
+        raise UsageError(f"--temperatures {text}: give numbers, comma-separated, as 0,0.7,1") from error
 
 
 def _seeds(text: str) -> list[int]:
@@ -172,7 +172,7 @@ def _seeds(text: str) -> list[int]:
             if len(found) > _SEEDS:
                 raise UsageError(f"--seeds {text}: {_SEEDS:,} at most; each is a run of its own")
     except ValueError as error:
-        raise UsageError(f"'{text}' is not a list of seeds; write them as 0,1,2 or 0:49") from error
+        raise UsageError(f"--seeds {text}: give integers as 0,1,2 or a range as 0:49") from error
     if not found:
-        raise UsageError(f"'{text}' has no seed; write seeds as 0,1,2 or 0:49")
+        raise UsageError(f"--seeds {text}: this has no seed; give integers as 0,1,2 or a range as 0:49")
     return list(found)

@@ -36,7 +36,7 @@ class ExportModelPlan(Noting, Loading):
     @classmethod
     def _exported(cls, dtype: str) -> str:
         if DTYPES.get(dtype) not in EXPORTED:
-            raise unknown_name("precision of an export", dtype, EXPORTED)
+            raise unknown_name("precision", dtype, EXPORTED, "of an export")
         return DTYPES[dtype]
 
     def into(self, name: str) -> Path:

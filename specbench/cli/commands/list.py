@@ -54,7 +54,7 @@ def _options_of(name: str) -> list[dict[str, Any]]:
     elif name not in methods and name not in tasks:
         if meant := registry.suggestion(name):
             raise UsageError(f"unknown listing '{one_line(name, 80)}'; {meant}")
-        raise unknown_name("listing", name, [*_KINDS, *methods, *tasks])
+        raise unknown_name("listing", name, [*_KINDS, *methods, *tasks], see="specbench list --help says more")
     else:
         owner = (methods[name] if name in methods else tasks[name]).load().Options
     spellings = option_names(owner)

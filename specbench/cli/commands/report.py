@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import typer
 
 from specbench.cli import options, output
-from specbench.common import UsageError
+from specbench.common import EnvironmentRefused, UsageError
 from specbench.planning import split_names
 
 
@@ -39,6 +40,8 @@ def report(
         return
     if summary or positions or columns is not None:
         raise UsageError("--summary, --positions and --columns choose a table; add --to csv")
+    if out is not None and os.path.exists(out) and not os.path.isdir(out):
+        raise EnvironmentRefused(f"cannot write a report to --out {out}: it is not a folder; name a folder")
     from specbench.report import build_what_can_be, gather, write_report
 
     document, found = build_what_can_be(gather(runs), claims=claims)

@@ -122,11 +122,11 @@ def find(read: ReadRun, request: str, method: str | None) -> list[RequestRecord]
     """The records of a key or a prompt, of one method or of all."""
     labels = [spec.label for spec in read.config.methods]
     if method is not None and method not in labels:
-        raise unknown_name("method in this run", method, labels)
+        raise unknown_name("method", method, labels, "in this run")
     mine = [record for record in read.records if method in (None, record.method)]
     found = [record for record in mine if request in (record.request_id, record.prompt_id)]
     if not found:
         known = {record.request_id if "|" in request else record.prompt_id for record in mine}
-        raise unknown_name("request in this run", request, known)
+        raise unknown_name("request", request, known, "in this run", see="requests.jsonl in its folder has all")
     order = {label: at for at, label in enumerate(labels)}
     return sorted(found, key=lambda record: (order.get(record.method, len(order)), record.repeat, record.turn))

@@ -50,7 +50,7 @@ def precision_of(model: LoadedModel, dtype: str) -> torch.dtype:
     """Return the precision in which a model's weights are written."""
     found = DTYPES.get(dtype)
     if found not in EXPORTED:
-        raise unknown_name("precision of an export", dtype, EXPORTED)
+        raise unknown_name("precision", dtype, EXPORTED, "of an export")
     if model.spec.dtype == "int8":
         raise UsageError(
             f"cannot export {model.spec.name} in int8: other engines' formats store 8-bit weights differently; load it "

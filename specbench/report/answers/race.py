@@ -119,12 +119,12 @@ def race(config: RunConfig, records: Sequence[RequestRecord], methods: Sequence[
     labels = [spec.label for spec in config.methods]
     for method in methods:
         if method not in labels:
-            raise unknown_name("method in this run", method, labels)
+            raise unknown_name("method", method, labels, "in this run")
     if not 2 <= len(methods) <= MOST or len({*methods}) < len(methods):
         raise UsageError(f"a race takes 2 to {MOST} different methods of the run, as in --race {','.join(labels[:2])}")
     answers = _answers(records, methods)
     if request is not None and request not in answers:
-        raise unknown_name("prompt that all of them answered", request, answers)
+        raise unknown_name("prompt", request, answers, choose="answered by all of them")
     if not answers:
         raise UsageError(
             f"cannot race {', '.join(methods)}: no prompt was answered by all; choose methods with common prompts"

@@ -26,12 +26,12 @@ def select_claims(known: tuple[Claim, ...], method: str | None, task: str | None
     if method is not None:
         chosen = [claim for claim in known if claim.method == method]
         if not chosen:
-            raise unknown_name("method of a claim", method, {claim.method for claim in known})
+            raise unknown_name("method", method, {claim.method for claim in known}, "in the published claims")
     if task is not None:
         of_method = chosen
         chosen = [claim for claim in of_method if task in (claim.task, claim.task.partition(":")[0])]
         if not chosen:
-            raise unknown_name("task of a claim", task, {claim.task for claim in of_method if claim.task})
+            raise unknown_name("task", task, {claim.task for claim in of_method if claim.task}, "in these claims")
     return chosen
 
 

@@ -14,7 +14,15 @@ from typing import Any, Literal, TextIO
 import pandas as pd
 
 from specbench.analysis import load, load_methods, load_positions
-from specbench.common import UsageError, check_writable, escape_control, one_line, unknown_name, write_text_atomic
+from specbench.common import (
+    UsageError,
+    check_writable,
+    escape_control,
+    one_line,
+    unknown_name,
+    write_failed,
+    write_text_atomic,
+)
 from specbench.report.render.csv import csv_cell
 
 _DIGITS = 6  # in Markdown and LaTeX; CSV and JSON have all digits
@@ -37,7 +45,7 @@ def export_tables(
         columns: only these columns; empty: all.
     """
     if to not in EXPORT_FORMATS:
-        raise unknown_name("format in --to", to, EXPORT_FORMATS)
+        raise unknown_name("format", to, EXPORT_FORMATS, "in --to")
     if out is not None:
         check_writable(out.parent)
     frame = {"requests": load, "methods": load_methods, "positions": load_positions}[rows](*runs)
@@ -50,7 +58,13 @@ def export_tables(
         return
     text = io.StringIO()
     EXPORT_FORMATS[to](frame, text)
-    write_text_atomic(out, text.getvalue())
+    if out.exists() and not out.is_file():  # a pipe or a device, which an atomic write would replace by a file
+        try:
+            out.write_text(text.getvalue(), encoding="utf-8")
+        except OSError as error:
+            raise write_failed(error, out) from error
+        return
+    write_text_atomic(out.resolve(), text.getvalue())
 
 
 #: Other names of columns, with letters only.
@@ -75,12 +89,12 @@ def _unknown_column(name: str, columns: Iterable[str]) -> UsageError:
         share = int(quantile[2] or 95) / 100
         column = next((each for each in ("ttft_s", "tpot_s") if each[:4] in words), "latency_s")
         how = f"specbench.load(RUN).groupby('method').{column}.quantile({share:g})"
-        return UsageError(f"unknown column in --columns '{one_line(name, 80)}'; quantiles are computed: {how}")
+        return UsageError(f"unknown column '{one_line(name, 80)}' in --columns; quantiles are computed: {how}")
     meant = next((column for column, others in _MEANT.items() if words in others and column in known), None)
     if meant is None:
-        return unknown_name("column in --columns", name, known)
+        return unknown_name("column", name, known, "in --columns", see="without --columns the table has all")
     note = " (accepted drafts a forward, plus the target's own token)" if meant == "tokens_per_forward" else ""
-    return UsageError(f"unknown column in --columns '{one_line(name, 80)}'; did you mean {meant}{note}?")
+    return UsageError(f"unknown column '{one_line(name, 80)}' in --columns; did you mean {meant}{note}?")
 
 
 def _csv(frame: pd.DataFrame, file: TextIO) -> None:

@@ -9,7 +9,7 @@ from specbench.report.document import Block, Cell, Column, Row, Table, Title, Wo
 from specbench.report.tables import cell
 from specbench.report.tables.cell import number, speedup
 from specbench.report.tables.columns import SPEEDUP, TOK_S, TPF
-from specbench.report.tables.notes import gained, tells
+from specbench.report.tables.notes import differ_in_length, gained, tells
 from specbench.results import BASELINE, AccuracyDifference, Speedup
 
 LEGEND = (
@@ -98,7 +98,7 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
         if row["accuracy_difference"] and row["answers_differ"]:
             notes.append(f"{name}: {gained(AccuracyDifference.model_validate(row['accuracy_difference']))}.")
         if row["length_changed"]:
-            notes.append(f"{name}: {row['length_changed']} answers differ in length from A's.")
-    if all(BASELINE in row["methods"] for row in found["rows"]):
-        notes.append("Only AR is in both runs; use RUN:METHOD to compare rows with different names.")
+            notes.append(f"{name}: {differ_in_length(row['length_changed'])} from A's.")
+    if all(row["methods"] == [BASELINE, BASELINE] for row in found["rows"]):
+        notes.append("Only AR is compared; use RUN:METHOD to compare rows with different names.")
     return notes

@@ -99,7 +99,7 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
                 )
             continue  # simulated answers always end at the budget, so their lengths say nothing
         if row.length_changed:
-            line = f"{row.method}: {row.length_changed} answers differ in length from AR's."
+            line = f"{row.method}: {differ_in_length(row.length_changed)} from AR's."
             found.append(Note.ranked(LIMITED, line))
         if row.prompt_changed:
             found.append(f"{row.method}: {row.prompt_changed} later turns follow answers that differ from AR's.")
@@ -252,6 +252,10 @@ def rounded(count: int) -> int:
     """Round an estimated count up to two digits."""
     unit = 10 ** max(0, len(str(count)) - 2)
     return -(-count // unit) * unit
+
+
+def differ_in_length(count: int) -> str:
+    return "1 answer differs in length" if count == 1 else f"{count} answers differ in length"
 
 
 def gained(difference: AccuracyDifference) -> str:
