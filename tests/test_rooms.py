@@ -29,7 +29,7 @@ BUDGETS = {
     "analysis": 4650,
     "backends": 2450,
     "cli": 3100,
-    "common": 2950,
+    "common": 3050,
     "decoding": 1850,
     "engine": 10000,
     "evals": 5150,
