@@ -156,7 +156,7 @@ def _number_in_words(info: FieldInfo) -> str:
     if {"ge", "le"} <= limits.keys():
         return f"{kind} from {limits['ge']} to {limits['le']}"
     bounds = [f"{LIMIT_WORDS[name]} {limits[name]}" for name in LIMIT_WORDS if name in limits]
-    return " ".join([kind, " and ".join(bounds)]).strip()
+    return f"{kind} {' and '.join(bounds)}".replace(" and of ", " and ").strip()
 
 
 class Flags(BaseModel):
