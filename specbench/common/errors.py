@@ -128,6 +128,10 @@ def first_fault(error: _Faulty) -> str:
     return f"field '{where}': {reason}" if where else reason
 
 
+#: Words for the limits of a number, by pydantic's names.
+LIMIT_WORDS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
+
+
 def number_wanted(fault: Mapping[str, Any]) -> str:
     """What to give instead of a wrong number, from a pydantic error; empty for an error of another kind."""
     kind = str(fault["type"])
@@ -135,10 +139,9 @@ def number_wanted(fault: Mapping[str, Any]) -> str:
         return "give an integer"
     if kind.startswith(("float_", "finite_number")):
         return "give a number"
-    words = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
     for name, bound in fault.get("ctx", {}).items() if kind.startswith(("greater_", "less_")) else ():
-        if name in words:
-            return f"give {'a number' if isinstance(bound, float) else 'an integer'} {words[name]} {bound:g}"
+        if name in LIMIT_WORDS:
+            return f"give {'a number' if isinstance(bound, float) else 'an integer'} {LIMIT_WORDS[name]} {bound:g}"
     return ""
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from specbench.common.errors import UsageError, one_line, unknown_name
+from specbench.common.errors import LIMIT_WORDS, UsageError, one_line, unknown_name
 
 
 class Options(BaseModel):
@@ -155,9 +155,8 @@ def _number_in_words(info: FieldInfo) -> str:
     }
     if {"ge", "le"} <= limits.keys():
         return f"{kind} from {limits['ge']} to {limits['le']}"
-    words = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
-    bounds = [f"{words[name]} {limits[name]}" for name in words if name in limits]
-    return " ".join([kind, " and ".join(bounds)]).strip()
+    bounds = [f"{LIMIT_WORDS[name]} {limits[name]}" for name in LIMIT_WORDS if name in limits]
+    return f"{kind} {' and '.join(bounds)}".replace(" and of ", " and ").strip()
 
 
 class Flags(BaseModel):
