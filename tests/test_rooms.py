@@ -28,11 +28,7 @@ LAPTOP = ["analysis", "common", "decoding", "evals", "hardware", "planning", "re
 BUDGETS = {
     "analysis": 4650,
     "backends": 2450,
-<<<<<<< HEAD
     "cli": 3150,
-=======
-    "cli": 3100,
->>>>>>> wt-msg
     "common": 3050,
     "decoding": 1850,
     "engine": 10000,
