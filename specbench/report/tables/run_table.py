@@ -164,7 +164,7 @@ def compared_rows(summary: RunSummary) -> list[MethodSummary]:
 def finding(summary: RunSummary) -> str:
     """What was found, in a sentence: which methods are faster than AR and which slower, and whose texts are AR's.
 
-    Only intervals that exclude 1 are called faster or slower; rows that failed are left out. Empty with nothing but AR.
+    Only intervals that exclude 1 are called faster or slower; rows that failed are left out. Empty if only AR ran.
     """
     rows = compared_rows(summary)
     if not rows:
