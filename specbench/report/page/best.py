@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specbench.analysis import same_precision
-from specbench.report.tables.run_table import withheld
-from specbench.results import BASE, BASELINE
+from specbench.report.tables.run_table import candidates
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
     from specbench.results import MethodSummary
-
-
-def candidates(run: Run) -> list[MethodSummary]:
-    """Rows of methods whose speedup may be shown: not AR or the base model's AR, not simulated, repeated, failed or
-    withheld, and at the run's precision."""
-    alike = {spec.label for spec in run.config.methods if same_precision(spec, run.config.model.dtype)}
-    rows = [row for row in run.rows if row.method not in (BASELINE, BASE) and not (row.simulated or row.again)]
-    return [row for row in rows if row.speedup and row.method in alike and not row.failed and not withheld(run, row)]
 
 
 def best(run: Run) -> MethodSummary | None:

@@ -10,10 +10,10 @@ from specbench.common import UsageError
 from specbench.report.answers.race import Race, race
 from specbench.report.answers.race_page import race_page
 from specbench.report.document import Finding, Findings, Mark, Page, Section, Source, Tone
-from specbench.report.page.best import best, candidates, tied_with_best
+from specbench.report.page.best import best, tied_with_best
 from specbench.report.page.write import RACES
 from specbench.report.tables.cell import number
-from specbench.report.tables.run_table import rating
+from specbench.report.tables.run_table import candidates, rating
 from specbench.report.tables.text_quality import repetition_note
 from specbench.results import BASE, BASELINE, RunFolder, device_name, known_text
 

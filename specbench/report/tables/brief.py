@@ -13,7 +13,7 @@ from specbench.report.document import Block, Source, Title, seen_on
 from specbench.report.tables.cell import name, number
 from specbench.report.tables.notes import DETAIL, INVALID, LIMITED, Note, notes, rounded
 from specbench.report.tables.run_parts import judgment_report
-from specbench.report.tables.run_table import Finished, compared_rows, headline, not_judged
+from specbench.report.tables.run_table import Finished, candidates, headline, not_judged
 from specbench.report.tables.run_title import run_title, simulated_title
 from specbench.report.tables.text_quality import repetition_note
 from specbench.results import BASELINE
@@ -21,7 +21,6 @@ from specbench.results import BASELINE
 if TYPE_CHECKING:
     from specbench.results import MethodSummary, RunSummary
 
-_NOTES = ("note", "notes")
 _OTHERS = 3  # methods that the second line names
 
 
@@ -52,19 +51,24 @@ def run_brief(
     ]
     for each in judged:
         blocks += judgment_report(each, found.id)
-    ranked = _ranked(found)
-    shown = ranked[:1] if ranked and ranked[0].rank < DETAIL else []
-    left = len(ranked) - len(shown)
-    how = f"specbench show {shlex.quote(called)} --verbose" if new else "--verbose"
-    more = f"{left} {'more' if shown else _NOTES[left != 1]}: {how}"
-    noted = [f"{shown[0]} ({more})" if left else f"{shown[0]}"] if shown else [more] if left else []
     lines = [
-        *_found(run, summary),
-        *(f"Note:  {each}" for each in noted),
+        *_found(found),
+        *_noted(found, f"specbench show {shlex.quote(called)} --verbose" if new else "--verbose"),
         f"Next:  specbench report {shlex.quote(called)}",
         *([f"run: {folder}"] * new),
     ]
     return seen_on("terminal", blocks), lines
+
+
+def _noted(found: Finished, how: str) -> list[str]:
+    """The most important note, and how to see the others; empty if there is none."""
+    if not (ranked := _ranked(found)):
+        return []
+    first, *others = ranked
+    if first.rank >= DETAIL:
+        count = 1 + len(others)
+        return [f"Note:  {count} note{'s' * (count != 1)}: {how}"]
+    return [f"Note:  {first}" + (f" ({len(others)} more: {how})" if others else "")]
 
 
 def _ranked(found: Finished) -> list[Note]:
@@ -80,16 +84,17 @@ def _ranked(found: Finished) -> list[Note]:
     return sorted([*failed, *below, *unjudged], key=lambda note: note.rank)
 
 
-def _found(run: Mapping[str, Any], summary: RunSummary) -> list[str]:
+def _found(found: Finished) -> list[str]:
     """Which method is the fastest, and the evidence; empty if only plain decoding ran."""
-    rows = compared_rows(summary)
+    summary = found.summary
+    rows = candidates(found, withholding=False)
     if not rows:
         return []
-    best, *others = rows
+    best, *others = sorted(rows, key=lambda row: -(row.speedup.value if row.speedup else 0.0))
     assert best.speedup is not None
     verdict = best.speedup.verdict.removeprefix(UNSURE)
     figure = f"{number(best.speedup.value, 2)} times {BASELINE}'s speed{repetition_note(best)}"
-    title = _title(run, best)
+    title = _title(found.run, best)
     if summary.unsure:
         won = f"unsure, the machine was disturbed; measured: {name(best)} {figure}"
     elif verdict == "faster":

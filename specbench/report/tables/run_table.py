@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from specbench.analysis import UNSURE
+from specbench.analysis import UNSURE, same_precision
 from specbench.report.document import NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words, seen_on
 from specbench.report.tables import cell
 from specbench.report.tables.cell import name, speedup
@@ -17,7 +17,7 @@ from specbench.report.tables.notes import LEGEND, notes
 from specbench.report.tables.run_parts import part_blocks
 from specbench.report.tables.run_title import run_title, simulated_title
 from specbench.report.tables.text_quality import repetition_note
-from specbench.results import BASELINE, RunConfig
+from specbench.results import BASE, BASELINE, RunConfig
 
 if TYPE_CHECKING:
     from specbench.results import MethodSpec, MethodSummary, RunSummary
@@ -95,6 +95,18 @@ def withheld(run: Any, row: MethodSummary) -> bool:
     return _is_lossy(row) and row.accuracy is None and rating(run, row.method) is None
 
 
+def candidates(run: Any, *, withholding: bool = True) -> list[MethodSummary]:
+    """Rows of methods that may be a run's best.
+
+    They are at the run's precision, and not AR, the base model's AR, simulated, repeated, failed or, with
+    ``withholding``, withheld.
+    """
+    alike = {spec.label for spec in run.config.methods if same_precision(spec, run.config.model.dtype)}
+    rows = [row for row in run.summary.rows if row.method not in (BASELINE, BASE) and not (row.simulated or row.again)]
+    rows = [row for row in rows if row.speedup and row.method in alike and not row.failed]
+    return [row for row in rows if not (withholding and withheld(run, row))]
+
+
 def _is_lossy(row: MethodSummary) -> bool:
     """Whether the row's text differs from AR's; always False with simulated acceptance, whose text means nothing."""
     return row.lossless is not None and row.lossless.verdict == "lossy" and not row.simulated
@@ -151,26 +163,20 @@ def rating(run: Any, method: str) -> Cell | None:
     return None
 
 
-def compared_rows(summary: RunSummary) -> list[MethodSummary]:
-    """The methods that a run holds against AR, the fastest first; without failed, repeated and simulated ones."""
-    rows = [
-        row
-        for row in summary.rows
-        if row.method != BASELINE and row.speedup and not (row.simulated or row.again or row.failed)
-    ]
-    return sorted(rows, key=lambda row: -(row.speedup.value if row.speedup else 0.0))
-
-
 def finding(summary: RunSummary) -> str:
     """What was found, in a sentence: which methods are faster than AR and which slower, and whose texts are AR's.
 
     Only intervals that exclude 1 are called faster or slower; rows that failed are left out. Empty if only AR ran.
     """
-    rows = compared_rows(summary)
+    rows = [
+        row
+        for row in summary.rows
+        if row.method != BASELINE and row.speedup and not (row.simulated or row.again or row.failed)
+    ]
     if not rows:
         return ""
     by_verdict: dict[str, list[MethodSummary]] = defaultdict(list)
-    for row in rows:
+    for row in sorted(rows, key=lambda row: -(row.speedup.value if row.speedup else 0.0)):
         assert row.speedup is not None
         by_verdict[row.speedup.verdict].append(row)
     parts = [

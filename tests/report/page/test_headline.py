@@ -11,9 +11,8 @@ from support.wording import wording
 
 from specbench.report.document import DASH, Row
 from specbench.report.gathering import Run, read_whole_run
-from specbench.report.page.best import candidates
 from specbench.report.page.run_section import run_section
-from specbench.report.tables.run_table import headline
+from specbench.report.tables.run_table import candidates, headline
 
 
 def run(tmp_path: Path, *, prompts: int = 8, labels: tuple[str, ...] = ("fast", "other"), **more: Any) -> Run:

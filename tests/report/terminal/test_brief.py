@@ -62,6 +62,21 @@ def test_plain_decoding_may_win(tmp_path: Path) -> None:
     assert lines[0].startswith("Found: plain decoding (ar) is the fastest; the best method, pld, has 0.75 times")
 
 
+def test_only_a_method_at_the_runs_precision_may_win(tmp_path: Path) -> None:
+    run = made(tmp_path, {"jacobi": 3.0, "sam": 2.0, "pld": 1.5})
+    names = {"jacobi": "ar@base", "sam": "vllm:ar"}
+    rows = [row.model_copy(update={"method": names.get(row.method, row.method)}) for row in run.summary.rows]
+    config = run.config.model_dump(mode="json")
+    for spec in config["methods"]:
+        if spec["label"] == "sam":
+            spec.update(engine="vllm", options={"dtype": "float16"})
+        spec["label"] = names.get(spec["label"], spec["label"])
+    summary = run.summary.model_copy(update={"rows": rows})
+    _, lines = run_brief({**run.run, **config}, summary, "a-run", called="latest", new=True)
+    assert lines[0].startswith("Found: pld, ")
+    assert not any(name in line for name in names.values() for line in lines[:2])
+
+
 def test_another_text_is_said_with_the_speed(tmp_path: Path) -> None:
     _, lines = shown(made(tmp_path, {"pld": 2.0}, lossless=LOSSY))
     assert lines[0].endswith("but its text is not ar's")
