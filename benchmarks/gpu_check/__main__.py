@@ -79,9 +79,8 @@ def predict(names: Sequence[str], parts: Sequence[Part]) -> int:
     Returns:
         The exit code: 0, or 2 for an unknown GPU.
     """
-    from benchmarks.gpu_check import (
-        forecast,
-    )  # imports torch, which the check itself uses only in the processes of its parts
+    # Imports torch, which the check itself uses only in the processes of its parts.
+    from benchmarks.gpu_check import forecast
     from specbench.common import EnvironmentRefused, UsageError
 
     try:

@@ -37,10 +37,8 @@ class Calls:
         self._fresh = fresh  # tokens at its end that no forward has refreshed yet
         self._candidates: list[list[int]] = []
         self._branches: list[list[int]] = []
-        self._ahead: tuple[list[int], list[int]] = (
-            [],
-            [],
-        )  # the block ahead: tokens assumed accepted, and tokens still guessed
+        # The block ahead: tokens assumed accepted, and tokens still guessed.
+        self._ahead: tuple[list[int], list[int]] = ([], [])
         self._pool: deque[list[int]] = deque(maxlen=self._options.chains)
         self._iterations = 0
 

@@ -120,9 +120,8 @@ class _Faulty(Protocol):
 def first_fault(error: _Faulty) -> str:
     """The first complaint of a pydantic ``ValidationError``, with its field."""
     first = error.errors()[0]
-    where = one_line(
-        ".".join(map(str, first["loc"])), 80
-    )  # an unknown field's name comes from the file and may have any length
+    # An unknown field's name comes from the file and may have any length.
+    where = one_line(".".join(map(str, first["loc"])), 80)
     plain = {"extra_forbidden": "unknown field", "missing": "missing"}.get(str(first["type"]))
     reason = plain or one_line(str(first["msg"]).removeprefix("Value error, "))
     return f"field '{where}': {reason}" if where else reason

@@ -76,9 +76,8 @@ def _shown() -> type[Console]:
             raise BrokenPipeError  # the command ends normally; rich would exit with 1
 
         def render_str(self, text: str, **how: Any) -> Text:
-            return super().render_str(
-                _bounded(escape_control(_bounded(text))), **how
-            )  # replaced here, where the width is computed
+            # Replaced here, where the width is computed.
+            return super().render_str(_bounded(escape_control(_bounded(text))), **how)
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             if isinstance(renderable, Text):

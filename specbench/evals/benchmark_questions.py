@@ -19,9 +19,8 @@ _LABEL = re.compile(r"[A-Za-z]+:\s")  # "Question: …", as in plain-text prompt
 def known_questions(data_dir: Path | None = None) -> dict[str, str]:
     """The task of each question, by its words. Files that are not on this machine are not covered."""
     asking = list(_asking(data_dir))
-    asking.sort(
-        key=lambda each: each[1].sha256 is None
-    )  # files with a published hash come before files that may hold anything
+    # Files with a published hash come before files that may hold anything.
+    asking.sort(key=lambda each: each[1].sha256 is None)
     found: dict[str, str] = {}
     for task, file in asking:
         try:

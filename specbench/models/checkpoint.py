@@ -166,9 +166,8 @@ def check_numbers(model: Any, shown: str) -> None:
     rows, read = (part().weight.shape[0] for part in (model.get_output_embeddings, model.get_input_embeddings))
     if rows > read:
         raise UsageError(f"cannot load {shown}: its LM head has {rows} tokens and its embedding {read}; {_TODO}")
-    turned = (
-        (name, held) for name, held in model.named_buffers() if name.endswith("inv_freq")
-    )  # masks may be infinite
+    # Masks may be infinite.
+    turned = ((name, held) for name, held in model.named_buffers() if name.endswith("inv_freq"))
     name = weights.first_not_finite(itertools.chain(model.named_parameters(), turned))
     if name is not None:
         dtype = str(model.dtype).removeprefix("torch.")

@@ -89,9 +89,8 @@ class Order:
         concurrency, prompts = self._plan.concurrency, self._prepared.prompts
         if concurrency == 1:
             return blocks_of(list(prompts), concurrency)
-        by_temperature: dict[float | None, list[str]] = defaultdict(
-            list
-        )  # only requests of one temperature can share a step
+        # Only requests of one temperature can share a step.
+        by_temperature: dict[float | None, list[str]] = defaultdict(list)
         for prompt_id, prompt in prompts.items():
             by_temperature[prompt.temperature].append(prompt_id)
         return [block for ids in by_temperature.values() for block in blocks_of(ids, concurrency)]

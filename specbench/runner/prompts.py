@@ -38,9 +38,8 @@ class Prepared:
     longest: int
     _model: LoadedModel
     _first: dict[str, Sequence[int]] = field(repr=False)  # token ids of the first turns
-    _taken: Mapping[int, int] = field(
-        default_factory=dict
-    )  # control token -> number of turns from which a duplicate was removed
+    # Control token -> number of turns from which a duplicate was removed.
+    _taken: Mapping[int, int] = field(default_factory=dict)
 
     def request(self, prompt_id: str, repeat: int = 0, answers: Sequence[str] = ()) -> Request:
         """One turn of one prompt; the number of ``answers`` so far decides which."""

@@ -13,9 +13,8 @@ def test_uncounted_forwards_make_no_figure() -> None:
     long, short = runner.segment(decoders.toy(), [decoders.request(1, 4), decoders.request(2, 1)])
     assert (long.decoded_tokens, short.decoded_tokens) == (3, 0)
     assert method_figures([long, short]).tokens_per_forward_with_prefill == pytest.approx(5 / 5)
-    assert (
-        method_figures([short]).tokens_per_forward_with_prefill == 1
-    )  # of the prefill, and there was nothing to count
+    # Of the prefill, and there was nothing to count.
+    assert method_figures([short]).tokens_per_forward_with_prefill == 1
     untold = long.model_copy(update={"target_forwards": 0})
     assert method_figures([untold, short]).tokens_per_forward_with_prefill is None
     assert method_figures([untold]).tokens_per_forward_with_prefill is None

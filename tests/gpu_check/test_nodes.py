@@ -99,9 +99,8 @@ def test_more_rows_than_our_products_take_are_read_slower(rows: int, sequences: 
 
 @pytest.mark.parametrize(("flops", "computes"), [(0.99e12, False), (2e12, True)])
 def test_a_step_takes_the_longer_of_its_bytes_and_its_flops(flops: float, computes: bool) -> None:
-    card = dataclasses.replace(
-        H200, bf16=1000.0, bandwidth_gb_s=1000.0 / COPIED
-    )  # a millisecond each of 1e12 FLOPs and 1e9 bytes
+    # A millisecond each of 1e12 FLOPs and 1e9 bytes.
+    card = dataclasses.replace(H200, bf16=1000.0, bandwidth_gb_s=1000.0 / COPIED)
     step = StepNodes(8, False, True, (9, 9), 30, weight_bytes=0.9e9, cache_bytes=0.1e9, flops=flops)
     assert step.computes(ceilings_of(card, "bfloat16")) == computes
     unstated = ceilings_of(dataclasses.replace(card, bf16=None), "bfloat16")

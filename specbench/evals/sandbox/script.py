@@ -100,9 +100,8 @@ class Script:
     def _open(self, given: str) -> None:
         for name, *_ in _STREAMS:
             for known_as in (name, f"__{name}__"):
-                setattr(
-                    sys, known_as, None
-                )  # before the file is emptied, because one may still have something to write
+                # Before the file is emptied, because one may still have something to write.
+                setattr(sys, known_as, None)
         for fd, kept in enumerate((self._stdin, self._stdout)):
             os.ftruncate(kept, 0)
             os.lseek(kept, 0, os.SEEK_SET)

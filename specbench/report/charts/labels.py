@@ -75,9 +75,8 @@ def place(
             bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75},
             arrowprops={"arrowstyle": "-", "color": style.FAINT, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3},
         )  # fmt: skip
-        extent = Text.get_window_extent(
-            note, figure.canvas.get_renderer()
-        )  # the annotation's own extent would include its line
+        # The annotation's own extent would include its line.
+        extent = Text.get_window_extent(note, figure.canvas.get_renderer())
         box = _freest(_candidates(at, extent.width, extent.height, scale), frame, taken)
         note.set_position(((box.left - at[0]) / scale, (box.bottom - at[1]) / scale))
         note.set_in_layout(False)  # otherwise it would move the axes
