@@ -50,6 +50,7 @@ _VARIES = [
     (re.compile(r"(?m)^.*\bs left$\n?"), ""),
 ]
 
+_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z])")
 _MEASURED = re.compile(r"\d|─|\b(faster|slower|unsure|best|disturbed|Found)\b")
 
 
@@ -76,9 +77,9 @@ class Wording:
         return self._compare(plain(result))
 
     def sentences(self, result: str) -> bool:
-        """Compare the lines without figures and verdicts, of an output whose figures are measured."""
-        lines = (" ".join(line.split()) for line in plain(result).splitlines())
-        return self._compare("\n".join(line for line in lines if line and not _MEASURED.search(line)))
+        """Compare the sentences without figures and verdicts, of an output whose figures are measured."""
+        sentences = (sentence for line in _unfolded(plain(result)) for sentence in _SENTENCE.split(line))
+        return self._compare("\n".join(sentence for sentence in sentences if not _MEASURED.search(sentence)))
 
     def _compare(self, text: str) -> bool:
         test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0].removeprefix("tests/")
@@ -96,6 +97,21 @@ class Wording:
 
 
 wording = Wording()
+
+
+def _unfolded(text: str) -> list[str]:
+    """The lines of a text, joined again where a terminal's width broke them: where that is depends on figures."""
+    lines: list[str] = []
+    folded = False
+    for raw in text.splitlines():
+        row = "  " in raw.strip() or raw.startswith("|")
+        line = " ".join(raw.split())
+        if folded and line and not row:
+            lines[-1] += f" {line}"
+        elif line:
+            lines.append(line)
+        folded = len(raw) > 55 and not row and not line.endswith((".", ":", "…"))
+    return lines
 
 
 def room(test: str) -> str:
