@@ -36,11 +36,12 @@ from specbench.evals.grading import scoring
 from specbench.evals.judge import endpoint, judge
 from specbench.evals.judge import judge_prompts as judge_prompts
 from specbench.hardware.stored_profile import read_profile
-from specbench.methods.jetspec.config import HeadConfig
+from specbench.heads import head_files
+from specbench.heads.block_config import BlockHeadConfig
 from specbench.methods.msn.trees import TREE
 from specbench.methods.recycling.trees import TREE as RECYCLED
 from specbench.methods.sam import corpus as corpora
-from specbench.models import adapters, head_files, names
+from specbench.models import adapters, names
 from specbench.models.checkpoint import read_config
 from specbench.models.export import copies
 from specbench.models.loaded_model import ByteTokenizer
@@ -160,7 +161,7 @@ def head_shapes() -> dict[str, Any]:
 
 def read_head_config(path: Path) -> None:
     (path.parent / "model.safetensors").touch()
-    HeadConfig.from_json(head_files.find(str(path.parent)).config, 12)
+    BlockHeadConfig.from_json(head_files.find(str(path.parent)).config, 12)
 
 
 def read_head_weights(path: Path) -> None:

@@ -20,8 +20,8 @@ from typing import Any, Literal, get_args
 from pydantic import Field
 
 from specbench.common import UsageError
-from specbench.models import HEAD_FILE, HEAD_SIZES, HEAD_TODO, PublishedHead, head_size, layer_sizes
-from specbench.models import HeadConfig as HeadConfigBase
+from specbench.heads import HEAD_FILE, HEAD_SIZES, HEAD_TODO, PublishedHead, head_size, layer_sizes
+from specbench.heads import HeadConfig as HeadConfigBase
 
 Producer = Literal["original", "specforge", "speculators"]
 PRODUCERS: tuple[Producer, ...] = get_args(Producer)

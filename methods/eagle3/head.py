@@ -16,8 +16,8 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
 from specbench.common import UsageError
 from specbench.engine import PLAIN, Attend, ExactRotary, Pieces, Rotary
+from specbench.heads import Head
 from specbench.methods.eagle3.config import HeadConfig
-from specbench.models import Head
 
 
 class Attention(nn.Module):

@@ -32,6 +32,6 @@ class Decoder(HeadDecoder):
 
     @staticmethod
     def prepare(options: Options, target: Target) -> Drafting:
-        from specbench.methods.jetspec.head import prepare  # imports torch, which plans and lists do not need
+        from specbench.methods.jetspec.drafting import prepare  # imports torch, which plans and lists do not need
 
         return prepare(options, target)

@@ -13,8 +13,7 @@ import torch
 
 from specbench.common import UsageError
 from specbench.decoding import option
-from specbench.methods.jetspec.config import HeadConfig, build_target_layer_ids
-from specbench.methods.jetspec.head import DraftHead
+from specbench.heads import BlockHead, BlockHeadConfig, build_target_layer_ids
 from specbench.methods.jetspec.learning.held_out import held_out
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.methods.jetspec.learning.start import start_from_target
@@ -59,11 +58,11 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
     """Train a head, see :func:`~specbench.training.head_training.train_head`."""
     model = job.target.model
 
-    def start(head: DraftHead, texts: Sequence[Text]) -> None:
+    def start(head: BlockHead, texts: Sequence[Text]) -> None:
         text = [*texts[0].prompt, *texts[0].answer]
         start_from_target(head, model, torch.tensor([text], device=model.device))
 
-    def lesson_of(head: DraftHead) -> Lesson:
+    def lesson_of(head: BlockHead) -> Lesson:
         return Lesson(head, model, anchors=options.anchors, gamma=options.gamma, keep=options.keep_features)
 
     def measure(lesson: Lesson) -> tuple[Accepted, Mapping[str, Any]]:
@@ -71,13 +70,13 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         return found.accepted, found.figures
 
     config = _config(options, job.target)
-    return train_head(options, job, DraftHead, config, lesson_of, start=start, held_out=measure)
+    return train_head(options, job, BlockHead, config, lesson_of, start=start, held_out=measure)
 
 
-def _config(options: Options, target: LoadedModel) -> HeadConfig:
+def _config(options: Options, target: LoadedModel) -> BlockHeadConfig:
     config, vocabulary = target.model.config, target.vocab_size
     depth = config.get_text_config().num_hidden_layers
-    return HeadConfig.for_target(
+    return BlockHeadConfig.for_target(
         config,
         mask_token_id=vocabulary - 1 if options.mask_token is None else options.mask_token,
         block_size=options.block_size,

@@ -32,7 +32,7 @@ class Drafting:
     """Objects that the sequences of a run share, returned by :meth:`HeadDecoder.prepare`.
 
     Attributes:
-        rounds: a :class:`specbench.engine.HeadRounds`.
+        rounds: a :class:`specbench.heads.HeadRounds`.
         tree: the head's slot -> the tree that it drafts for the sequence.
     """
 

@@ -140,7 +140,10 @@ class Decoder(ABC):
 
     @staticmethod
     def taps(options: Any, shared: Any) -> tuple[int, ...]:
-        """Return the indices, from 0, of target layers whose outputs the method needs in ``StepResult.hidden``."""
+        """Return the indices, from 0, of target layers whose outputs the method needs in ``StepResult.hidden``.
+
+        The number of layers stands for the last hidden state after the final norm, which the LM head reads.
+        """
         return ()
 
     @staticmethod

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from specbench.engine.cpu.source import CPU_SOURCE as CPU_SOURCE
     from specbench.engine.engine import Engine as Engine
     from specbench.engine.graphs import settle as settle
-    from specbench.engine.heads.head_rounds import HeadRounds as HeadRounds
+    from specbench.engine.heads.head_pass import HeadPass as HeadPass
     from specbench.engine.heads.head_rows import HeadRows as HeadRows
     from specbench.engine.layers.onednn import LinearKind as LinearKind
     from specbench.engine.layers.onednn import Linears as Linears
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from specbench.engine.memory_budget import step_memory as step_memory
     from specbench.engine.phases import Phases as Phases
     from specbench.engine.program import decoder_layers as decoder_layers
+    from specbench.engine.program import tap_points as tap_points
     from specbench.engine.program import tapped as tapped
     from specbench.engine.sampler import Sampling as Sampling
     from specbench.engine.teacher_forcing import Chain as Chain

@@ -31,9 +31,17 @@ def decoder_layers(model: Any) -> list[nn.Module]:
     return [layer for modules in lists for layer in modules]
 
 
+def tap_points(model: Any) -> list[nn.Module]:
+    """Return the modules whose outputs can be tapped: each decoder layer, then the base model.
+
+    The base model's output is what the LM head reads: that of the last layer after the final norm.
+    """
+    return [*decoder_layers(model)[: model.config.get_text_config().num_hidden_layers], model.base_model]
+
+
 @contextmanager
-def tapped(layers: Sequence[nn.Module], taps: Sequence[int]) -> Iterator[list[Tensor]]:
-    """Collect outputs [S, rows, hidden size] of the layers ``taps``, in that order, from a forward in this context.
+def tapped(points: Sequence[nn.Module], taps: Sequence[int]) -> Iterator[list[Tensor]]:
+    """Collect outputs [S, rows, hidden size] of the :func:`tap_points` ``taps``, in that order, from the next forward.
 
     ``output_hidden_states`` is not used: transformers implements it with hooks that it never removes, some of them
     inside the layers, where each hook costs every later step a call and breaks the layer's torch.compile graph.
@@ -43,11 +51,11 @@ def tapped(layers: Sequence[nn.Module], taps: Sequence[int]) -> Iterator[list[Te
 
     def keeper(layer: int) -> Any:
         def keep(_: nn.Module, __: Any, output: Any) -> None:
-            found[layer] = output[0] if isinstance(output, tuple) else output
+            found[layer] = output if isinstance(output, Tensor) else output[0]
 
         return keep
 
-    handles = [layers[layer].register_forward_hook(keeper(layer)) for layer in set(taps)]
+    handles = [points[layer].register_forward_hook(keeper(layer)) for layer in set(taps)]
     try:
         yield outputs
         outputs += [found[layer] for layer in taps]
@@ -128,7 +136,7 @@ class Program:
         self._model = model
         self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._last = None if positions is None else positions - 1
-        self._layers = decoder_layers(model)
+        self._points = tap_points(model)
         # A model whose last layers store no keys and values may run them only for the rows whose logits are kept: its
         # attention and the tapped outputs would then have fewer rows than the step.
         base = model.base_model
@@ -232,7 +240,7 @@ class Program:
             "step": step,
             "calls": calls,
         }
-        with tapped(self._layers, taps) as outputs, _all_rows(self._drops_rows):
+        with tapped(self._points, taps) as outputs, _all_rows(self._drops_rows):
             yield LogitChunks(self._model, arguments, kept), outputs
 
     def _choose(self, logits: Tensor, positions: Tensor, kind: StepKind) -> Chosen:

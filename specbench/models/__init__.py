@@ -1,4 +1,4 @@
-"""Load a model by name: weights, tokenizer, chat template and stop ids; also draft heads and exports."""
+"""Load a model by name: weights, tokenizer, chat template and stop ids; also exports."""
 
 from typing import TYPE_CHECKING
 
@@ -6,23 +6,17 @@ from specbench.common.doors import door
 
 if TYPE_CHECKING:
     from specbench.models import names as names
+    from specbench.models import weights as weights
     from specbench.models.adapters import CARD as CARD
     from specbench.models.adapters import fingerprints as fingerprints
     from specbench.models.config_shape import configured_shape as configured_shape
-    from specbench.models.draft_head import Head as Head
     from specbench.models.eight_bits import bytes_of as bytes_of
     from specbench.models.export.copies import exported as exported
     from specbench.models.export.gguf_file import export_gguf as export_gguf
     from specbench.models.export.hf_folder import export_hf as export_hf
-    from specbench.models.head_config import HEAD_FILE as HEAD_FILE
-    from specbench.models.head_config import HEAD_SIZES as HEAD_SIZES
-    from specbench.models.head_config import HEAD_TODO as HEAD_TODO
-    from specbench.models.head_config import HeadConfig as HeadConfig
-    from specbench.models.head_config import PublishedHead as PublishedHead
-    from specbench.models.head_config import head_size as head_size
-    from specbench.models.head_config import layer_sizes as layer_sizes
     from specbench.models.loaded_model import LoadedModel as LoadedModel
     from specbench.models.loader import load as load
+    from specbench.models.memory import check_memory as check_memory
     from specbench.models.names import DEFAULT_MODEL as DEFAULT_MODEL
     from specbench.models.names import DTYPES as DTYPES
     from specbench.models.names import EXPORTED as EXPORTED

@@ -112,7 +112,7 @@ def check_wishes(method: Method, model: LoadedModel) -> None:
     with plugins.plugin_call(method.who):
         if method.top_k > words:
             raise plugins.Refused(f"its top_k is {method.top_k:,}, and the model has {words:,} tokens")
-        if any(layer >= layers for layer in method.taps):
+        if any(layer > layers for layer in method.taps):
             raise plugins.Refused(f"its taps are {str(method.taps)[:80]}, and the model has {layers} layers")
 
 

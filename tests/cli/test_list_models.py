@@ -13,10 +13,10 @@ from support.models import byte_tokenizer
 from support.wording import wording
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from specbench.heads.block_config import BlockHeadConfig as JetspecConfig
+from specbench.heads.block_head import BlockHead as JetspecHead
 from specbench.methods.eagle3.config import HeadConfig as Eagle3Config
 from specbench.methods.eagle3.head import DraftHead as Eagle3Head
-from specbench.methods.jetspec.config import HeadConfig as JetspecConfig
-from specbench.methods.jetspec.head import DraftHead as JetspecHead
 from specbench.models import configured_shape, loader, names
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"

@@ -24,11 +24,11 @@ from specbench.engine import graphs
 from specbench.engine.engine import Engine
 from specbench.engine.heads import head_pass
 from specbench.engine.heads.head_pass import HeadPass
+from specbench.heads.level_rounds import LevelRounds
+from specbench.heads.levels import Levels
 from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.decoder import Options
-from specbench.methods.eagle3.drafting import Drafts
 from specbench.methods.eagle3.head import DraftHead
-from specbench.methods.eagle3.trees import Levels
 
 VOCAB = 50
 CAPTURED = recorded_capture(torch.device("cpu"))
@@ -87,7 +87,7 @@ def test_rounds_on_the_cache_are_the_whole_head_each_time(
     model, rng = double(), random.Random(3)
     head = made(model, layers=2)
     generator = torch.Generator().manual_seed(3)
-    drafts = Drafts(head, alone(model, slots=3, capacity=40, capture=capture), depth=depth, width=width)
+    drafts = LevelRounds(head, alone(model, slots=3, capacity=40, capture=capture), depth=depth, width=width)
     text: dict[int, tuple[Tensor, list[int]]] = {}
 
     def more(slot: int, count: int) -> None:

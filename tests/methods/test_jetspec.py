@@ -21,9 +21,10 @@ from specbench.decoding.protocol import Context, Method
 from specbench.decoding.trees.marginals import Marginals
 from specbench.engine.engine import Engine
 from specbench.engine.heads import head_pass
-from specbench.methods.jetspec import head as jetspec_head
+from specbench.heads.block_head import BlockHead, BlockRounds
+from specbench.methods.jetspec import drafting
 from specbench.methods.jetspec.decoder import Decoder, Options
-from specbench.methods.jetspec.head import BlockPass, DraftHead, draft_seconds
+from specbench.methods.jetspec.drafting import draft_seconds
 from specbench.results.request_schema import RequestRecord
 from specbench.runner import Runner
 from specbench.runner.record import Request
@@ -44,7 +45,7 @@ def ready(engine: Engine, **options: Any) -> Method:
     return decoders.ready(decoders.with_options("jetspec", options), engine)
 
 
-def whole(made: DraftHead, model: Any, features: Tensor, anchor: int, depth: int, width: int) -> Any:
+def whole(made: BlockHead, model: Any, features: Tensor, anchor: int, depth: int, width: int) -> Any:
     """(tokens, log-probabilities) of the best tokens by one forward over everything, nothing cached."""
     config = made.config
     with torch.inference_mode():
@@ -64,7 +65,7 @@ def test_rounds_on_the_cache_are_the_whole_head_each_time(
     monkeypatch.setattr(head_pass, "CHUNK", 4)  # long prompts come in parts
     model, made, rng = double(), head(causal), random.Random(3)
     generator = torch.Generator().manual_seed(3)
-    passes = BlockPass(made, alone(model, slots=3, capacity=40, capture=capture), depth=depth, width=7)
+    passes = BlockRounds(made, alone(model, slots=3, capacity=40, capture=capture), depth=depth, width=7)
     text: dict[int, Tensor] = {}
     anchors: dict[int, int] = {}
 
@@ -117,13 +118,13 @@ def test_it_drafts_from_the_features_of_the_text_so_far(
     vocab = model.get_output_embeddings().weight.shape[0]
     ids = prompt(19, vocab)
     seen: list[Marginals] = []
-    marginals = BlockPass.marginals
+    marginals = BlockRounds.marginals
 
-    def watched(self: BlockPass, slot: int) -> Marginals:
+    def watched(self: BlockRounds, slot: int) -> Marginals:
         seen.append(marginals(self, slot))
         return seen[-1]
 
-    monkeypatch.setattr(BlockPass, "marginals", watched)
+    monkeypatch.setattr(BlockRounds, "marginals", watched)
     with attached(model, capacity=70, max_rows=96) as engine:
         truth = autoregressive(engine, ids, 32)
         method = ready(engine, head=kind, width=40)
@@ -148,9 +149,9 @@ def test_it_drafts_from_the_features_of_the_text_so_far(
 
 def oracle(monkeypatch: pytest.MonkeyPatch, prompt: int, truth: Sequence[int], depth: int, width: int = 3) -> None:
     """A head that knows the answer: its pass runs, and what it says is put right."""
-    marginals = BlockPass.marginals
+    marginals = BlockRounds.marginals
 
-    def reported(self: BlockPass, slot: int) -> Marginals:
+    def reported(self: BlockRounds, slot: int) -> Marginals:
         at = self.length(slot) - prompt
         result = marginals(self, slot)
         assert result.root == truth[at]
@@ -159,7 +160,7 @@ def oracle(monkeypatch: pytest.MonkeyPatch, prompt: int, truth: Sequence[int], d
         tokens = [[best, *rest][: len(result.tokens[0])] for best, rest in zip(right, others, strict=True)]
         return Marginals(result.root, tokens, [[-0.1, *[-3.0] * (width - 1)][: len(result.tokens[0])]] * depth)
 
-    monkeypatch.setattr(BlockPass, "marginals", reported)
+    monkeypatch.setattr(BlockRounds, "marginals", reported)
 
 
 @pytest.mark.parametrize(("tree", "depth"), [("chain", 4), ("optimal", 15), ("auto", 4)])
@@ -226,9 +227,9 @@ def test_the_cost_of_a_pass_counts_in_the_step_times_of_auto(monkeypatch: pytest
         assert draft_seconds(passes, 16, 20) > 0
         assert passes.open() == 0  # nothing is left in use
     seen: list[Any] = []
-    monkeypatch.setattr(jetspec_head, "draft_seconds", lambda *_: 0.5)
-    monkeypatch.setattr(jetspec_head, "BUILDERS", {"auto": lambda marginals, budget, knobs: seen.append(knobs)})
+    monkeypatch.setattr(drafting, "draft_seconds", lambda *_: 0.5)
+    monkeypatch.setattr(drafting, "BUILDERS", {"auto": lambda marginals, budget, knobs: seen.append(knobs)})
     shared = prepared(supported("llama"), tree="auto", budget=64).shared
-    monkeypatch.setattr(BlockPass, "marginals", lambda self, slot: None)
+    monkeypatch.setattr(BlockRounds, "marginals", lambda self, slot: None)
     shared.tree(0)
     assert seen[0].step_seconds[64] == 2.5

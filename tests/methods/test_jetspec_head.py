@@ -17,8 +17,8 @@ from support.decoders import HIDDEN, TINY, head, plain, together
 from support.wording import wording
 
 from specbench.common.errors import UsageError
-from specbench.methods.jetspec.config import HeadConfig, build_target_layer_ids
-from specbench.methods.jetspec.head import DraftHead
+from specbench.heads.block_config import BlockHeadConfig, build_target_layer_ids
+from specbench.heads.block_head import BlockHead
 from specbench.models import names
 
 QWEN3_8B: dict[str, Any] = {
@@ -50,12 +50,12 @@ def test_it_is_what_the_papers_describe(causal: bool) -> None:
 
 
 def test_the_published_8b_head_is_the_one_for_its_target() -> None:
-    published = HeadConfig.from_json({**QWEN3_8B, "max_position_embeddings": 40960})
+    published = BlockHeadConfig.from_json({**QWEN3_8B, "max_position_embeddings": 40960})
     with torch.device("meta"):
-        assert sum(parameter.numel() for parameter in DraftHead(published).parameters()) == 1_048_626_432
+        assert sum(parameter.numel() for parameter in BlockHead(published).parameters()) == 1_048_626_432
     assert published.taps == (1, 9, 17, 25, 33)
     values = json.loads(names.configs()["qwen3-8b"].read_text(encoding="utf-8"))
-    assert HeadConfig.for_target(transformers.AutoConfig.for_model(**values), mask_token_id=151669) == published
+    assert BlockHeadConfig.for_target(transformers.AutoConfig.for_model(**values), mask_token_id=151669) == published
     # (layers, taps) of the target: the layers that the published heads tap.
     tapped = {
         (36, 5): (1, 9, 17, 25, 33), (40, 5): (1, 10, 19, 28, 37), (64, 5): (1, 16, 31, 46, 61), (36, 1): (18,),
@@ -90,14 +90,14 @@ def test_parameters_have_the_published_names() -> None:
     ],
 )
 def test_every_spelling_of_a_configuration_is_read(about: dict[str, Any], causal: bool) -> None:
-    made = HeadConfig.from_json({**TINY, **about})
+    made = BlockHeadConfig.from_json({**TINY, **about})
     assert (made.causal, made.mask_token_id, made.block_size) == (causal, 49, 6)
-    assert HeadConfig.from_json(made.to_json()) == made
-    assert HeadConfig.from_json({**TINY, **about, "num_target_layers": None}, 12) == made
-    assert HeadConfig.from_json({**TINY, **about, "draft_vocab_size": 50}) == made  # all of them
+    assert BlockHeadConfig.from_json(made.to_json()) == made
+    assert BlockHeadConfig.from_json({**TINY, **about, "num_target_layers": None}, 12) == made
+    assert BlockHeadConfig.from_json({**TINY, **about, "draft_vocab_size": 50}) == made  # all of them
     if about.keys() & {"rope_scaling", "rope_parameters"}:
         assert made.rope == {"rope_type": "linear", "rope_theta": 5000, "factor": 2.0}
-        assert DraftHead(made).get_buffer("rotary_emb.inv_freq")[0] == 0.5
+        assert BlockHead(made).get_buffer("rotary_emb.inv_freq")[0] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_every_spelling_of_a_configuration_is_read(about: dict[str, Any], causal
 )
 def test_what_no_pass_can_run_is_refused(about: dict[str, Any]) -> None:
     with pytest.raises(UsageError, check=wording):
-        HeadConfig.from_json({**TINY, **about})
+        BlockHeadConfig.from_json({**TINY, **about})
 
 
 # ------------------------------------------------------------------ files
@@ -129,7 +129,7 @@ def test_a_saved_head_comes_back(tmp_path: Path) -> None:
     made = head()
     made.save(tmp_path / "a" / "b")
     for where, wanted in ((tmp_path / "a" / "b", None), (f"{tmp_path / 'a'}::b", torch.bfloat16)):
-        again = DraftHead.load(where, target(), dtype=wanted)
+        again = BlockHead.load(where, target(), dtype=wanted)
         assert again.config == made.config
         assert again.dtype == (wanted or torch.float64)
         for name, value in made.state_dict().items():
@@ -150,7 +150,7 @@ def test_another_targets_head_is_refused(tmp_path: Path) -> None:
         ("no-such-head", target()),
     ):
         with pytest.raises(UsageError, check=wording):
-            DraftHead.load(folder, config)
+            BlockHead.load(folder, config)
 
 
 def test_files_that_are_no_head_are_refused(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_files_that_are_no_head_are_refused(tmp_path: Path) -> None:
 
     def refused() -> None:
         with pytest.raises(UsageError, check=wording) as caught:
-            DraftHead.load(tmp_path)
+            BlockHead.load(tmp_path)
         assert "\n" not in str(caught.value)
 
     save_file({name: value for name, value in whole.items() if name != "fc.weight"}, file)
@@ -183,15 +183,15 @@ def test_a_damaged_head_is_a_head_or_a_sentence(tmp_path: Path, file: str, form:
         (tmp_path / file).write_bytes(mutant(random.Random(at), good, form))
         result = "a head"
         try:
-            DraftHead.load(tmp_path, target())
+            BlockHead.load(tmp_path, target())
         except UsageError as error:
             result = str(error)
         assert result.isprintable(), at
         assert len(result) < 1000, at
 
 
-def _few(ids: list[int]) -> DraftHead:
-    made = DraftHead.random(replace(HeadConfig.from_json(TINY), draft_vocab_size=len(ids)))
+def _few(ids: list[int]) -> BlockHead:
+    made = BlockHead.random(replace(BlockHeadConfig.from_json(TINY), draft_vocab_size=len(ids)))
     made.set_draft_ids(torch.tensor(ids))
     return made
 
@@ -200,7 +200,7 @@ def test_a_head_of_few_tokens_scores_their_rows_alone(tmp_path: Path) -> None:
     ids = [2, 3, 17, 49]
     _few(ids).save(tmp_path)
     assert load_file(tmp_path / "model.safetensors")["d2t"].tolist() == [2, 2, 15, 46]  # as in EAGLE-3's files
-    found = DraftHead.load(tmp_path, dtype=torch.bfloat16)
+    found = BlockHead.load(tmp_path, dtype=torch.bfloat16)
     assert found.dtype is torch.bfloat16
     assert found.draft_ids is not None
     assert found.draft_ids.tolist() == ids
@@ -215,5 +215,5 @@ def test_a_large_head_goes_in_several_files(tmp_path: Path) -> None:
     files = sorted(tmp_path.glob("*.safetensors"))
     assert len(files) > 1
     assert all(file.stat().st_size < 14_000 for file in files)
-    again = DraftHead.load(tmp_path, target())
+    again = BlockHead.load(tmp_path, target())
     assert all(torch.equal(again.state_dict()[name], value.float()) for name, value in made.state_dict().items())

@@ -12,8 +12,8 @@ from support.decoders import head, together
 from support.models import layer_outputs, supported, tiny_llama
 from torch import Tensor
 
-from specbench.methods.jetspec.config import HeadConfig
-from specbench.methods.jetspec.head import DraftHead
+from specbench.heads.block_config import BlockHeadConfig
+from specbench.heads.block_head import BlockHead
 from specbench.methods.jetspec.learning import divergence
 from specbench.methods.jetspec.learning.attention_mask import AttentionMask
 from specbench.methods.jetspec.learning.blocks import all_of, blocks_at, drawn
@@ -196,7 +196,7 @@ def test_what_fills_a_batch_up_changes_nothing() -> None:
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
 def test_a_head_begins_as_the_targets_last_layers(family: str) -> None:
     model = supported(family)
-    made = DraftHead.random(HeadConfig.for_target(model.config, mask_token_id=5, layers=2, block_size=4))
+    made = BlockHead.random(BlockHeadConfig.for_target(model.config, mask_token_id=5, layers=2, block_size=4))
     copied = start_from_target(made, model, torch.arange(1, 20)[None])
     with torch.no_grad():
         features = torch.randn(1, 3, len(made.config.taps) * made.config.hidden_size)

@@ -14,8 +14,8 @@ from support.decoders import loaded
 from support.models import attached, prompt, tiny_llama
 
 from specbench.common.prompt import Prompt
-from specbench.methods.jetspec.config import HeadConfig
-from specbench.methods.jetspec.head import DraftHead
+from specbench.heads.block_config import BlockHeadConfig
+from specbench.heads.block_head import BlockHead
 from specbench.methods.jetspec.learning.held_out import HeldOut, branch_gaps, held_out
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.training.data.answers import Asking, ask
@@ -63,7 +63,7 @@ def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: li
     assert any("held out: accepted length" in line for line in result)
 
     # The same texts decoded by the engine with the head's chain take as many rounds as were counted without it.
-    head = DraftHead.load(tmp_path / "head", dtype=torch.float32)
+    head = BlockHead.load(tmp_path / "head", dtype=torch.float32)
     assert head.draft_ids is not None
     assert len(head.draft_ids) == 60
     counted = held_out(Lesson(head, target(), anchors=1), texts, torch.device("cpu"))
@@ -88,8 +88,8 @@ def test_the_drafted_tokens_are_the_most_frequent() -> None:
 def test_rounds_are_walked_as_the_engine_walks_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer of eight tokens; the drafts at each anchor right as far as stated."""
     model = target()
-    config = HeadConfig.for_target(model.config, mask_token_id=96, layers=1, block_size=4)
-    lesson = Lesson(DraftHead.random(config), model, anchors=1)
+    config = BlockHeadConfig.for_target(model.config, mask_token_id=96, layers=1, block_size=4)
+    lesson = Lesson(BlockHead.random(config), model, anchors=1)
     text = Text("a", [1, 2], [10, 11, 12, 13, 14, 15, 16, 17])
     right = [2, 9, 9, 0, 3, 9, 9]  # at anchors 10, 13 (=0), 14: three, of which 15 to 17 are left
 

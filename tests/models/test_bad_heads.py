@@ -17,9 +17,9 @@ from support.models import tiny_llama
 from support.wording import wording
 
 from specbench.common.errors import SpecbenchError, UsageError
+from specbench.heads.block_head import BlockHead
 from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.head import DraftHead
-from specbench.methods.jetspec.head import DraftHead as BlockHead
 
 FILE, CONFIG = "model.safetensors", "config.json"
 

@@ -27,8 +27,8 @@ from specbench.engine.heads.head_pass import HeadPass
 from specbench.engine.layout import Layout
 from specbench.engine.ops import accept_path, ancestors
 from specbench.engine.phases import Phases
-from specbench.methods.jetspec.config import HeadConfig
-from specbench.methods.jetspec.head import DraftHead
+from specbench.heads.block_config import BlockHeadConfig
+from specbench.heads.block_head import BlockHead
 from specbench.models.loaded_model import ByteTokenizer, LoadedModel
 from specbench.planning.methods import plan_methods
 from specbench.results.request_schema import RequestRecord
@@ -659,10 +659,10 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def head(causal: bool = True, seed: int = 0) -> DraftHead:
+def head(causal: bool = True, seed: int = 0) -> BlockHead:
     """A small head in float64 whose weights are large enough that everything in it matters."""
-    config = HeadConfig.from_json({**TINY, "dflash_config": {"mask_token_id": 49, "causal_head": causal}})
-    made = DraftHead.random(config, dtype=torch.float64, seed=seed)
+    config = BlockHeadConfig.from_json({**TINY, "dflash_config": {"mask_token_id": 49, "causal_head": causal}})
+    made = BlockHead.random(config, dtype=torch.float64, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -715,7 +715,7 @@ def plain(weights: dict[str, Tensor], features: Tensor, block: Tensor, causal: b
     return rms(rows, weights["norm.weight"])
 
 
-def together(head: DraftHead, features: Tensor, block: Tensor, causal: bool) -> Tensor:
+def together(head: BlockHead, features: Tensor, block: Tensor, causal: bool) -> Tensor:
     """The head in one forward over concatenated context, as training uses it."""
     n, rows = len(features), len(block)
     context = head.project_context(head.fuse(features[None]), torch.arange(n)[None])

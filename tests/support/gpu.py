@@ -23,11 +23,11 @@ from specbench.engine import sampler
 from specbench.engine.kernels.ops import TritonOps
 from specbench.engine.pack import Shape
 from specbench.engine.program import StepKind
+from specbench.heads.block_config import BlockHeadConfig
+from specbench.heads.block_head import BlockHead, BlockRounds
+from specbench.heads.level_rounds import LevelRounds
 from specbench.methods.eagle3.config import HeadConfig as EagleConfig
-from specbench.methods.eagle3.drafting import Drafts
 from specbench.methods.eagle3.head import DraftHead as EagleHead
-from specbench.methods.jetspec.config import HeadConfig
-from specbench.methods.jetspec.head import BlockPass, DraftHead
 
 # ------------------------------
 # A step on a GPU that no one has: tensors without memory say what would run where, and no kernel is launched.
@@ -159,17 +159,17 @@ Make = Callable[[Any, Any], Any]
 
 
 def jetspec(layers: int, *, causal: bool = True) -> Make:
-    def make(config: Any, target: Any) -> BlockPass:
-        shape = HeadConfig.for_target(config, mask_token_id=299, block_size=16, layers=layers, causal=causal)
-        return BlockPass(DraftHead.random(shape, device=META, dtype=torch.bfloat16), target, depth=15, width=7)
+    def make(config: Any, target: Any) -> BlockRounds:
+        shape = BlockHeadConfig.for_target(config, mask_token_id=299, block_size=16, layers=layers, causal=causal)
+        return BlockRounds(BlockHead.random(shape, device=META, dtype=torch.bfloat16), target, depth=15, width=7)
 
     return make
 
 
 def eagle(depth: int) -> Make:
-    def make(config: Any, target: Any) -> Drafts:
+    def make(config: Any, target: Any) -> LevelRounds:
         head = EagleHead.random(EagleConfig.for_target(config), device=META, dtype=torch.bfloat16)
-        return Drafts(head, target, depth=depth, width=4)
+        return LevelRounds(head, target, depth=depth, width=4)
 
     return make
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.methods.jetspec.head import DraftHead
+from specbench.heads import BlockHead
 from specbench.methods.jetspec.learning.attention_mask import AttentionMask
 from specbench.methods.jetspec.learning.blocks import Blocks, all_of, drawn
 from specbench.methods.jetspec.learning.divergence import forward_kl
@@ -23,7 +23,7 @@ class Lesson(HeadLesson):
 
     def __init__(
         self,
-        head: DraftHead,
+        head: BlockHead,
         model: Any,
         *,
         anchors: int,

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from specbench.engine import decoder_layers
-from specbench.methods.jetspec.head import DraftHead
+from specbench.heads import BlockHead
 
 _FINAL = ("norm", "final_layernorm", "ln_f")  # names in transformers' base models
 
 
 @torch.no_grad()
-def start_from_target(head: DraftHead, model: Any, ids: Tensor) -> int:
+def start_from_target(head: BlockHead, model: Any, ids: Tensor) -> int:
     """Copy what fits into a head of random weights; return the number of copied parameters.
 
     ``ids``: int64 [1, n] a text, which gives the scale of queries and keys if the target does not normalise them.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.engine import decoder_layers, tapped
+from specbench.engine import tap_points, tapped
 
 
 class Teacher:
@@ -16,12 +16,12 @@ class Teacher:
 
     Args:
         model: a transformers causal LM; not changed.
-        taps: indices, from 0, of the layers whose outputs the draft head reads.
+        taps: what the draft head reads, as :meth:`specbench.decoding.Decoder.taps` counts.
     """
 
     def __init__(self, model: Any, taps: Sequence[int]) -> None:
         self._model, self._taps = model, tuple(taps)
-        self._layers = decoder_layers(model)
+        self._points = tap_points(model)
 
     @torch.no_grad()
     def __call__(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,7 +34,7 @@ class Teacher:
             ([B, S, T × H] outputs of the tapped layers, [B, S, H] input of the LM head). Attention is causal, so
             padding has no effect.
         """
-        with tapped(self._layers, self._taps) as outputs:
+        with tapped(self._points, self._taps) as outputs:
             states = self._model.base_model(input_ids=ids, use_cache=False).last_hidden_state
         return torch.cat(outputs, dim=-1), states
 

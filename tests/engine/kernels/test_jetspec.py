@@ -9,8 +9,8 @@ import torch
 from support.decoders import alone
 from support.models import prompt, supported
 
-from specbench.methods.jetspec.config import HeadConfig
-from specbench.methods.jetspec.head import BlockPass, DraftHead
+from specbench.heads.block_config import BlockHeadConfig
+from specbench.heads.block_head import BlockHead, BlockRounds
 
 
 # Within a tile of the kernel, and more than one.
@@ -25,8 +25,8 @@ from specbench.methods.jetspec.head import BlockPass, DraftHead
 )
 def test_the_pass_on_the_kernels_is_the_pass_on_the_oracle(causal: bool, block: int, device: str) -> None:
     model = copy.deepcopy(supported("qwen3")).to(device)
-    config = HeadConfig.for_target(model.config, mask_token_id=299, block_size=block, layers=2, causal=causal)
-    head = DraftHead.random(config, device=device)
+    config = BlockHeadConfig.for_target(model.config, mask_token_id=299, block_size=block, layers=2, causal=causal)
+    head = BlockHead.random(config, device=device)
     with torch.no_grad():
         for parameter in head.parameters():
             if parameter.dim() > 1:
@@ -34,7 +34,7 @@ def test_the_pass_on_the_kernels_is_the_pass_on_the_oracle(causal: bool, block: 
     found = []
     for attention in ("reference", "triton"):
         generator = torch.Generator().manual_seed(0)
-        passes = BlockPass(head, alone(model, slots=2, capacity=60, attention=attention), depth=3, width=5)
+        passes = BlockRounds(head, alone(model, slots=2, capacity=60, attention=attention), depth=3, width=5)
         candidates = []
         for slot, lengths in enumerate(((9, 2), (1, 4))):
             passes.open()

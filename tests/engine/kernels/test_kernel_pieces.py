@@ -17,11 +17,11 @@ from specbench.engine.kernels import gated, norm, rotate
 from specbench.engine.layers import code
 from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.engine.layers.kernel_pieces import PIECES
+from specbench.heads.block_config import BlockHeadConfig
+from specbench.heads.block_head import BlockHead, BlockRounds
+from specbench.heads.level_rounds import LevelRounds
 from specbench.methods.eagle3.config import HeadConfig as EagleConfig
-from specbench.methods.eagle3.drafting import Drafts
 from specbench.methods.eagle3.head import DraftHead as EagleHead
-from specbench.methods.jetspec.config import HeadConfig
-from specbench.methods.jetspec.head import BlockPass, DraftHead
 
 ROUNDS = ((0, 9), (1, 1), (0, 2))  # of two slots, new rows each
 BLOCKS = ("block", "ahead", "windows")
@@ -48,12 +48,12 @@ def head(kind: str) -> Any:
     config, device = target().config, target().device
     made: Any
     if kind in BLOCKS:
-        shape = HeadConfig.for_target(
+        shape = BlockHeadConfig.for_target(
             config, mask_token_id=299, block_size=4, layers=2 if kind == "ahead" else 1, causal=kind != "ahead"
         )
         if kind == "windows":
             shape = replace(shape, sliding_window=5, layer_types=("sliding_attention",))
-        made = DraftHead.random(shape, device=device)
+        made = BlockHead.random(shape, device=device)
     else:
         eagle = EagleConfig.for_target(
             config, layers=2 if kind == "tree" else 1, mask_token_id=7 if kind == "parallel" else None
@@ -74,9 +74,9 @@ NOTED: list[Any] = []
 
 def passes(kind: str, drafts: Any, native: bool | None, products: Any = lambda weights: None) -> Any:
     what = replace(alone(target(), slots=2, capacity=60), native=native, note=NOTED.append, products=products)
-    if isinstance(drafts, DraftHead):
-        return BlockPass(drafts, what, depth=3, width=5)
-    return Drafts(drafts, what, depth=3, width=1 if kind == "chain" else 2)
+    if isinstance(drafts, BlockHead):
+        return BlockRounds(drafts, what, depth=3, width=5)
+    return LevelRounds(drafts, what, depth=3, width=1 if kind == "chain" else 2)
 
 
 def outcomes(

@@ -5,8 +5,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from specbench.decoding import BUILDERS, Drafting
-from specbench.engine import HeadRounds, HeadRows
-from specbench.models import Head, HeadConfig
+from specbench.engine import HeadRows
+from specbench.heads import Head, HeadConfig, HeadRounds
 
 
 class ToyConfig(HeadConfig):

@@ -7,9 +7,7 @@ Both use the target's embedding and LM head.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
 import torch
@@ -17,25 +15,22 @@ from torch import Tensor, nn
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm
 
-from specbench.common import UsageError
-from specbench.decoding import BUILDERS, Drafting, Knobs, Target
-from specbench.engine import PLAIN, Attend, ExactRotary, HeadRounds, HeadRows, Pieces, Store
-from specbench.methods.jetspec.config import HeadConfig
-from specbench.models import Head
-
-_TIMED = 5
-_CONTEXT = 512  # length of the text after which a pass is timed, if the capacity allows it
+from specbench.decoding import Target
+from specbench.engine import PLAIN, Attend, ExactRotary, HeadRows, Pieces, Store
+from specbench.heads.block_config import BlockHeadConfig
+from specbench.heads.draft_head import Head
+from specbench.heads.head_rounds import HeadRounds
 
 
-class DraftHead(Head):
+class BlockHead(Head):
     """The head; its parameters have the published names.
 
     Shapes: B sequences, R rows of a block, n context tokens, H the hidden size, T tapped layers.
     """
 
-    CONFIG = HeadConfig
+    CONFIG = BlockHeadConfig
 
-    def __init__(self, config: HeadConfig) -> None:
+    def __init__(self, config: BlockHeadConfig) -> None:
         super().__init__(config)
         qwen3 = _qwen3(config)
         hidden, eps = config.hidden_size, config.rms_norm_eps
@@ -46,7 +41,7 @@ class DraftHead(Head):
         self.finish()
 
     @staticmethod
-    def rotary(config: HeadConfig) -> nn.Module:
+    def rotary(config: BlockHeadConfig) -> nn.Module:
         return ExactRotary(_qwen3(config))
 
     def fuse(self, features: Tensor, pieces: Pieces = PLAIN) -> Tensor:
@@ -88,7 +83,7 @@ class DraftHead(Head):
         return pieces.norm(self.norm, rows, branch)[0]
 
 
-def _qwen3(config: HeadConfig) -> Qwen3Config:
+def _qwen3(config: BlockHeadConfig) -> Qwen3Config:
     kinds = list(config.layer_types) or ["full_attention"] * config.num_hidden_layers
     return config.layer_config(
         Qwen3Config,
@@ -98,7 +93,7 @@ def _qwen3(config: HeadConfig) -> Qwen3Config:
     )
 
 
-class BlockPass(HeadRounds):
+class BlockRounds(HeadRounds):
     """The head's pass over blocks: read new features, return the best tokens of every position.
 
     Inside the pass, a round's features are appended to the head's own KV cache; the block's rows after them are scratch
@@ -110,7 +105,7 @@ class BlockPass(HeadRounds):
     """
 
     def __init__(
-        self, head: DraftHead, target: Target, *, depth: int, width: int, weights: Mapping[str, str] | None = None
+        self, head: BlockHead, target: Target, *, depth: int, width: int, weights: Mapping[str, str] | None = None
     ) -> None:
         config = head.config
         self._depth, self._ids = depth, head.draft_ids
@@ -143,51 +138,3 @@ class BlockPass(HeadRounds):
         hidden = self.head(self._embed(tokens).to(self.head.dtype), block.positions, attend, block.pieces)
         logp, best = block.best(self._scorer(hidden[:, 1 : self._depth + 1]), self._width)
         return best if self._ids is None else self._ids[best], logp
-
-
-def prepare(options: Any, target: Target) -> Drafting:
-    """Load the head that the options name and make it ready for a target."""
-    head, weights = DraftHead.prepared("jetspec", options.head, target)
-    limit = head.config.block_size - 1
-    depth = options.depth or limit
-    if depth > limit:
-        raise UsageError(
-            f"jetspec.depth={depth} is more than head {weights['head']} drafts: its block of {limit + 1} has {limit} "
-            "guesses"
-        )
-    width = 1 if options.tree == "chain" else options.width
-    passes = target.once(
-        ("jetspec", options.head, depth, width),
-        lambda: BlockPass(head, target, depth=depth, width=width, weights=weights),
-    )
-    seconds = None
-    if options.tree == "auto":
-        context = min(_CONTEXT, target.capacity)
-        name = f"jetspec {weights.get('head_sha256', weights['head'])}, depth {depth}, width {width}, "
-        drafting = target.measured(
-            f"{name}budget {options.budget}, after {context} tokens",
-            lambda: draft_seconds(passes, options.budget, context),
-        )
-        # A whole step: the head's cost is the same for a tree of any size.
-        seconds = {rows: step + drafting for rows, step in target.step_seconds(options.budget)}
-    knobs = Knobs(options.width, options.beta, options.g0, options.spine, seconds)
-    build = BUILDERS[options.tree]
-    return Drafting(passes, lambda slot: build(passes.marginals(slot), options.budget, knobs))
-
-
-def draft_seconds(passes: BlockPass, budget: int, context: int) -> float:
-    """Median time of a pass and of building its tree, for one sequence with ``context`` features. Needs a free slot."""
-    slot = passes.open()
-    taken = []
-    features = passes.head.fc.weight.new_zeros(max(1, context - _TIMED), passes.head.fc.in_features)
-    try:
-        # The text grows by a token each time. The median ignores the first pass, which waits for a whole prompt.
-        passes.append(slot, [0] * len(features), features)
-        for _ in range(_TIMED):
-            started = time.perf_counter()
-            BUILDERS["optimal"](passes.marginals(slot), budget)
-            taken.append(time.perf_counter() - started)
-            passes.append(slot, [0], features[:1])
-    finally:
-        passes.close(slot)
-    return median(taken)

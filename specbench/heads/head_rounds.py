@@ -9,8 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from specbench.decoding import Marginals, Target
-from specbench.engine.heads.head_pass import HeadPass
-from specbench.engine.heads.head_rows import HeadRows
+from specbench.engine import HeadPass, HeadRows
 
 
 class HeadRounds(ABC):
@@ -20,8 +19,7 @@ class HeadRounds(ABC):
     attributes they need before ``super().__init__``, which runs both once to learn the shapes of their tensors.
 
     Args:
-        head: the head's module, a :class:`specbench.models.Head`: ``config``, ``fc`` over the target's features, and
-            ``layers`` if it has decoder layers.
+        head: the head's module, a :class:`specbench.heads.Head`.
         path: draft tokens on the longest path of a tree.
         rows: most rows that :meth:`draft` computes after the text.
         draws: most draft tokens that are sampled from distributions.
@@ -42,21 +40,19 @@ class HeadRounds(ABC):
         scorer: nn.Module | None = None,
         weights: Mapping[str, str] | None = None,
     ) -> None:
-        config, layers = head.config, [*getattr(head, "layers", ())]
-        self.head, self.taps, self.weights = head, config.taps, weights or {}
+        self.head, self.taps, self.weights = head, head.config.taps, weights or {}
         self.lm_head: Any = target.model.get_output_embeddings()
-        shape = config.num_key_value_heads, config.head_dim, config.head_dim
         self._passes = HeadPass(
             target,
             self.read,
             self.draft,
-            shapes=dict.fromkeys(range(len(layers)), shape),
+            shapes=head.shapes(),
             new_rows=1 + path,  # the root included
             draft_rows=max(1, rows),
-            features=head.fc.in_features,
+            features=head.features,
             draws=draws,
             modules=[head] if scorer is None else [head, scorer],
-            layers=layers,
+            layers=[*getattr(head, "layers", ())],
         )
         self.open, self.close, self.length = self._passes.open, self._passes.close, self._passes.length
         self.hold = self._passes.hold

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field
 
 from specbench.common import UsageError
-from specbench.models import HEAD_FILE, HEAD_SIZES, PublishedHead, head_size, layer_sizes
-from specbench.models import HeadConfig as HeadConfigBase
+from specbench.heads.head_config import HEAD_FILE, HEAD_SIZES, HeadConfig, PublishedHead, head_size, layer_sizes
+
+C = TypeVar("C", bound="BlockHeadConfig")
 
 _NESTED = ("jetspec_config", "dflash_config")
 _NEEDED = (*HEAD_SIZES[:2], "num_hidden_layers", HEAD_SIZES[2])
@@ -36,7 +37,7 @@ class _Published(PublishedHead):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadConfig(HeadConfigBase):
+class BlockHeadConfig(HeadConfig):
     """A head's configuration. Its hidden size is the target's.
 
     Attributes:
@@ -74,7 +75,7 @@ class HeadConfig(HeadConfigBase):
             raise UsageError("the head has sliding-window layers and looks ahead, which is not expressed yet")
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], target_layers: int | None = None) -> HeadConfig:
+    def from_json(cls: type[C], values: Mapping[str, Any], target_layers: int | None = None) -> C:
         """A configuration from a published ``config.json``.
 
         Args:
@@ -125,7 +126,7 @@ class HeadConfig(HeadConfigBase):
         }
 
     @classmethod
-    def for_target(cls, target: Any, *, layers: int = 5, taps: Sequence[int] | None = None, **own: Any) -> HeadConfig:
+    def for_target(cls: type[C], target: Any, *, layers: int = 5, taps: Sequence[int] | None = None, **own: Any) -> C:
         """The published shape for any target: the target's sizes, five layers, five taps, a block of 16.
 
         ``taps``: None means :func:`build_target_layer_ids`; ``own``: further fields, such as the mask token.
@@ -136,7 +137,7 @@ class HeadConfig(HeadConfigBase):
         return super().for_target(target, layers=layers, **{**known, **own, "taps": taps})
 
     @classmethod
-    def untrained(cls, name: str, target: Any, last_token: int) -> HeadConfig | None:
+    def untrained(cls: type[C], name: str, target: Any, last_token: int) -> C | None:
         if name not in RANDOM:
             return None
         return cls.for_target(target, mask_token_id=last_token, causal=RANDOM[name])

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from specbench.common import SpecbenchError, UsageError, one_line
 from specbench.decoding import Target, shipped_head
-from specbench.models import head_files
-from specbench.models.head_config import HeadConfig
+from specbench.heads import head_files
+from specbench.heads.head_config import HeadConfig
 
 H = TypeVar("H", bound="Head")
 
 
 class Head(nn.Module):
-    """A draft head. A subclass creates ``fc`` over the target's features, and ``layers`` and ``norm`` if it has any.
+    """A draft head. A subclass creates its parameters: ``fc`` over the target's features, ``layers`` if it has any.
 
     ``__init__`` takes a configuration of the class ``CONFIG``.
     """
@@ -60,11 +60,21 @@ class Head(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.fc.weight.device
+        return next(self.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.fc.weight.dtype
+        return next(self.parameters()).dtype
+
+    @property
+    def features(self) -> int:
+        """Size of the target's features that the head reads for each token."""
+        return self.fc.in_features
+
+    def shapes(self) -> dict[int, tuple[int, int, int]]:
+        """Return (KV heads, key size, value size) that each of the head's layers stores."""
+        shape = self.config.num_key_value_heads, self.config.head_dim, self.config.head_dim
+        return dict.fromkeys(range(len(getattr(self, "layers", ()))), shape)
 
     @property
     def draft_ids(self) -> Tensor | None:

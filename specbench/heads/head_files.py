@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError, one_line, open_file, read_json_object
-from specbench.models import weights
-from specbench.models.memory import check_memory
+from specbench.models import check_memory, weights
 
 _BLOCK = 1 << 22
 _IDS = "d2t"  # the only integer tensor
