@@ -36,6 +36,8 @@ class Options(HeadOptions):
     def _verifies_chains(self) -> Options:
         if self.verify == "block" and self.tree != "chain":
             raise ValueError("verify=block verifies chains; set tree=chain")
+        if self.verify == "block" and self.confidence:
+            raise ValueError("verify=block needs every sampled token, whatever its probability; set confidence=0")
         return self
 
 

@@ -29,4 +29,4 @@ def prepare(options: Any, target: Target) -> Drafting:
         raise UsageError("eagle3.verify=block samples each token after the one before, which a parallel head cannot do")
     key = "eagle3", options.head, producer, depth, width, draws
     drafts = target.once(key, lambda: LevelRounds(head, target, depth=depth, width=width, draws=draws, weights=weights))
-    return Drafting(drafts, lambda slot: drafts.tree(slot, options.budget))
+    return Drafting(drafts, lambda slot: drafts.tree(slot, options.budget), options.confidence)

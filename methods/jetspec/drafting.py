@@ -41,7 +41,7 @@ def prepare(options: Any, target: Target) -> Drafting:
         seconds = {rows: step + drafting for rows, step in target.step_seconds(options.budget)}
     knobs = Knobs(options.width, options.beta, options.g0, options.spine, seconds)
     build = BUILDERS[options.tree]
-    return Drafting(passes, lambda slot: build(passes.marginals(slot), options.budget, knobs))
+    return Drafting(passes, lambda slot: build(passes.marginals(slot), options.budget, knobs), options.confidence)
 
 
 def draft_seconds(passes: BlockRounds, budget: int, context: int) -> float:

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specbench import decoding
-from specbench.decoding import Branches, Context, MethodName, NgramIndex, StepResult, TokenTree, option, retrieve_option
+from specbench.decoding import (
+    Branches,
+    Context,
+    MethodName,
+    NgramIndex,
+    StepResult,
+    TokenTree,
+    option,
+    retrieve_option,
+    stop_option,
+)
 
 #: Length of a branch by the rank of its first token: (up to this rank, tokens); beyond the last pair, one token.
 _LENGTHS = ((8, 4), (32, 3))
@@ -23,6 +33,7 @@ class Options(decoding.Options):
     draft_length: int = option(20, "k", help="tokens copied after the last token", ge=1, le=511)
     budget: int = option(64, "B", help="rows of the tree at most, root included, and candidates", ge=2, le=512)
     retrieve: MethodName | None = retrieve_option()
+    stop: bool = stop_option()
 
 
 class Decoder(decoding.Decoder):

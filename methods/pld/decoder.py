@@ -11,7 +11,17 @@ from typing import Literal
 from pydantic import model_validator
 
 from specbench import decoding
-from specbench.decoding import Branches, Context, MethodName, NgramIndex, StepResult, TokenTree, fallback_option, option
+from specbench.decoding import (
+    Branches,
+    Context,
+    MethodName,
+    NgramIndex,
+    StepResult,
+    TokenTree,
+    fallback_option,
+    option,
+    stop_option,
+)
 
 
 class Options(decoding.Options):
@@ -26,6 +36,7 @@ class Options(decoding.Options):
     )
     full_only: bool = option(True, help="leave out matches that fewer than draft_length tokens follow")
     fallback: MethodName | None = fallback_option("where nothing matches")
+    stop: bool = stop_option()
 
     @model_validator(mode="after")
     def _ordered(self) -> Options:

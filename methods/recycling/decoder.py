@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from specbench import decoding
-from specbench.decoding import Context, MethodName, Node, StepResult, TokenTree, option, retrieve_option
+from specbench.decoding import Context, MethodName, Node, StepResult, TokenTree, option, retrieve_option, stop_option
 from specbench.methods.recycling.trees import CANDIDATES, TREE, parents, smallest
 
 #: Token -> its best candidates; tokens that were never an input are missing.
@@ -33,6 +33,7 @@ class Options(decoding.Options):
         "skip", help="after a token that has no candidates yet: draft nothing, or token 0 as released"
     )
     retrieve: MethodName | None = retrieve_option()
+    stop: bool = stop_option()
 
 
 class Decoder(decoding.Decoder):

@@ -20,6 +20,7 @@ from specbench.decoding import (
     check_corpus,
     fallback_option,
     option,
+    stop_option,
 )
 from specbench.methods.sam import corpus
 from specbench.methods.sam.automaton import NO_MATCH, Automaton
@@ -39,6 +40,7 @@ class Options(decoding.Options):
         5, help="tokens by which a match in the corpus must be longer than one in the text", ge=0, le=512
     )
     fallback: MethodName | None = fallback_option("when fewer than min_match tokens match")
+    stop: bool = stop_option()
     min_match: int = option(
         5, help="with fallback: shortest match for which the lookup's own draft is used", ge=0, le=512
     )

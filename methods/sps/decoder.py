@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Literal
 
-from pydantic import field_serializer
+from pydantic import field_serializer, model_validator
 
 from specbench import decoding
 from specbench.common import SpecbenchError, UsageError
-from specbench.decoding import Context, StepResult, Target, TokenTree, option
+from specbench.decoding import Context, StepResult, Target, TokenTree, confidence_option, option, stop_option
 from specbench.methods.sps.drafter import Drafter, assert_same_words
 from specbench.models import resolve
 
@@ -27,10 +27,18 @@ class Options(decoding.Options):
     draft_tokens: int = option(
         5, "k", help="tokens drafted per step, each in a forward of the draft model", ge=1, le=511
     )
+    confidence: float = confidence_option()
+    stop: bool = stop_option()
     verify: Literal["noise", "block"] = option(
         "noise",
         help="how sampled drafts are accepted: by the target's noise, or by block verification (not AR's texts)",
     )
+
+    @model_validator(mode="after")
+    def _samples_all(self) -> Options:
+        if self.verify == "block" and self.confidence:
+            raise ValueError("verify=block needs every sampled token, whatever its probability; set confidence=0")
+        return self
 
     @field_serializer("draft")
     def _named(self, draft: str) -> str:
@@ -82,7 +90,7 @@ class Decoder(decoding.Decoder):
                 f"{target.capacity:,}: beyond that its drafts are poor; choose another draft model or shorter texts"
             )
         vocab = int(target.model.get_output_embeddings().weight.shape[0]) if options.verify == "block" else 0
-        return Drafter(engine, draft, options.draft_tokens, target.sampling, vocab)
+        return Drafter(engine, draft, options.draft_tokens, target.sampling, vocab, options.confidence)
 
     @staticmethod
     def weights(shared: Drafter | None) -> Mapping[str, str]:
@@ -101,12 +109,15 @@ class Decoder(decoding.Decoder):
 
     def draft(self) -> TokenTree:
         drafts, proposal = self._drafter.draft(self._held)
-        self.draft_forwards += len(drafts)
+        self.draft_forwards += self._drafter.passes[self._held]
         if proposal:
             return TokenTree.chain([self._last, *drafts], origins="draft-model", proposal=proposal)
         # A draft model with more padding rows than the target could draft a token that the target does not have.
         known = takewhile(lambda token: token < self._vocab_size, drafts)
         return TokenTree.chain([self._last, *known], origins="draft-model")
+
+    def instead(self, tree: TokenTree) -> None:
+        self._drafter.skip(self._held)  # it reads the emitted tokens when it drafts again
 
     def end(self) -> None:
         if self._slot is not None:

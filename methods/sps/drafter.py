@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specbench.common import UsageError
-from specbench.decoding import COMPUTED, Proposal, TokenTree
+from specbench.decoding import COMPUTED, Proposal, StepResult, TokenTree
 
 if TYPE_CHECKING:
     from specbench.engine import Engine, Sampling
@@ -28,6 +28,7 @@ class Drafter:
         draft_tokens: tokens drafted per step, one per pass.
         drawn_over: with block verification, the target's vocabulary size: above temperature 0, drafts are sampled from
             the draft model's distribution with separate random numbers. 0: sample with the target's noise.
+        confidence: a sequence drafts no further after a token with a smaller probability, which is left out.
     """
 
     #: Rows of the largest pass: the last draft and the target's token after it.
@@ -40,9 +41,11 @@ class Drafter:
         draft_tokens: int,
         sampling: Callable[[], Sampling],
         drawn_over: int = 0,
+        confidence: float = 0.0,
     ) -> None:
         self.engine = engine
         self._drawn_over = drawn_over
+        self._confidence = confidence
         self._vocab_size = model.vocab_size
         self._draft_tokens = draft_tokens
         self._sampling = sampling
@@ -51,6 +54,7 @@ class Drafter:
         self._waiting: set[int] = set()  # slots whose text has grown since their last draft
         self._drafts: dict[int, list[int]] = {}  # slot -> drafts not yet fetched
         self._proposals: dict[int, Proposal] = {}  # slot -> distributions that the drafts were sampled from
+        self.passes: dict[int, int] = {}  # slot -> passes for its last drafts
         self.nbytes = model.spec.weight_bytes + engine.cache.nbytes
         revision = {"revision": model.spec.revision} if model.spec.revision else {}
         self.weights: Mapping[str, str] = {
@@ -79,6 +83,10 @@ class Drafter:
         self.engine.rewind(slot, min(self.engine.length(slot), len(text) - 1))
         self._waiting.add(slot)
 
+    def skip(self, slot: int) -> None:
+        """Make no drafts for the next step; the draft model reads the emitted tokens when it drafts again."""
+        self._waiting.discard(slot)
+
     def draft(self, slot: int) -> tuple[list[int], Proposal | None]:
         """The draft tokens, and with block verification the distributions that they were sampled from.
 
@@ -86,6 +94,7 @@ class Drafter:
         """
         if slot in self._waiting:
             self._follow()
+            self._catch_up()
             self._pass_on()
         return self._drafts.pop(slot), self._proposals.pop(slot, None)
 
@@ -104,15 +113,26 @@ class Drafter:
             self.engine.sampling = sampling
         if self._warm_for != sampling and not self._texts:
             self.engine.prepare(
-                self.MAX_ROWS, probabilities=self._drawn_over > 0, forced=True, context=self.engine.capacity // 2
+                self.MAX_ROWS,
+                probabilities=self._drawn_over > 0 or self._confidence > 0,
+                forced=True,
+                context=self.engine.capacity // 2,
             )
             self._warm_for = sampling
+
+    def _catch_up(self) -> None:
+        """Read what was emitted while a sequence did not draft, but for as many tokens as a pass reads."""
+        for slot in self._waiting:
+            unread = self._texts[slot][self.engine.length(slot) :]
+            if len(unread) > self.MAX_ROWS:
+                self.engine.prefill(slot, self._known(unread[:-1]))
 
     def _pass_on(self) -> None:
         """Run the passes of a step for every waiting sequence."""
         engine = self.engine
         unread = {slot: self._texts[slot][engine.length(slot) :] for slot in sorted(self._waiting)}
         self._drafts.update((slot, []) for slot in unread)
+        self.passes.update(dict.fromkeys(unread, 0))
         drawing = self._drawn_over > 0 and not engine.sampling.greedy
         roots = {slot: len(self._texts[slot]) - 1 for slot in unread}
         drawn = engine.drafts(roots, self._draft_tokens, self._drawn_over) if drawing else None
@@ -120,17 +140,32 @@ class Drafter:
             fits = {slot: self._known(ids) for slot, ids in unread.items() if engine.length(slot) < engine.capacity}
             if not fits:
                 break
+            for slot in fits:
+                self.passes[slot] += 1
             # Tokens that the target has emitted are sent as a chain that is accepted unchecked.
             decided = {slot: [*ids[1:], COMPUTED] for slot, ids in fits.items()}
             trees = {slot: TokenTree.chain(ids) for slot, ids in fits.items()}
-            results = engine.step(trees, probabilities=drawing, forced=decided)
-            tokens = drawn.draw(results) if drawn else {slot: result.emitted[-1] for slot, result in results.items()}
+            results = engine.step(trees, probabilities=drawing or self._confidence > 0, forced=decided)
+            tokens = drawn.draw(results) if drawn else self._confident(results)
             for slot, token in tokens.items():
                 self._drafts[slot].append(token)
             unread = {slot: [token] for slot, token in tokens.items()}
         if drawn:
             self._proposals.update((slot, drawn.proposal(slot)) for slot in self._waiting if self._drafts[slot])
         self._waiting.clear()
+
+    def _confident(self, results: Mapping[int, StepResult]) -> dict[int, int]:
+        """The draft token of each sequence that is sure enough of it."""
+        tokens = {slot: result.emitted[-1] for slot, result in results.items()}
+        if not self._confidence:
+            return tokens
+
+        def likely(slot: int) -> float:
+            probabilities = results[slot].probabilities
+            assert probabilities is not None
+            return float(probabilities[-1, tokens[slot]])
+
+        return {slot: token for slot, token in tokens.items() if likely(slot) >= self._confidence}
 
     def _known(self, ids: Sequence[int]) -> list[int]:
         """``ids``, with ids beyond the draft model's vocabulary (from the target's padding rows) replaced."""

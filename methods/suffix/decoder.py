@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from specbench import decoding
-from specbench.decoding import Context, MethodName, StepResult, TokenTree, fallback_option, option
+from specbench.decoding import Context, MethodName, StepResult, TokenTree, fallback_option, option, stop_option
 from specbench.methods.suffix.drafts import NOTHING, Draft, Limits, best
 from specbench.methods.suffix.tree import SuffixTree, Text
 
@@ -31,6 +31,7 @@ class Options(decoding.Options):
         0, "requests", help="answers of earlier requests to keep; 0 starts every request cold", ge=0, le=1_000_000
     )
     fallback: MethodName | None = fallback_option("when the score is below min_score")
+    stop: bool = stop_option()
     min_score: float = option(1.0, help="with fallback: lowest score for which the lookup's own draft is used", ge=0)
 
 

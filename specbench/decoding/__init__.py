@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from specbench.decoding.head_decoder import HeadDecoder as HeadDecoder
     from specbench.decoding.head_decoder import HeadOptions as HeadOptions
     from specbench.decoding.head_decoder import shipped_head as shipped_head
+    from specbench.decoding.limits import DRAFTED as DRAFTED
+    from specbench.decoding.limits import STOP_MEASURES as STOP_MEASURES
+    from specbench.decoding.limits import confidence_option as confidence_option
+    from specbench.decoding.limits import confident as confident
+    from specbench.decoding.limits import stop_option as stop_option
     from specbench.decoding.pairs import MethodName as MethodName
     from specbench.decoding.pairs import fallback_option as fallback_option
     from specbench.decoding.pairs import pair_methods as pair_methods

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from specbench.common import Options, UsageError, option
+from specbench.decoding.limits import confidence_option, confident, stop_option
 from specbench.decoding.pairs import MethodName, retrieve_option
 from specbench.decoding.protocol import Context, Decoder
 from specbench.decoding.tree import Branch, StepResult, TokenTree
@@ -24,6 +25,8 @@ class HeadOptions(Options):
     )
     budget: int = option(64, "B", help="most rows of the tree, root included", ge=2, le=512)
     width: int = option(7, "K", "k", help="most candidates per position", ge=1, le=512)
+    confidence: float = confidence_option()
+    stop: bool = stop_option()
     retrieve: MethodName | None = retrieve_option()
 
 
@@ -34,10 +37,12 @@ class Drafting:
     Attributes:
         rounds: a :class:`specbench.heads.HeadRounds`.
         tree: the head's slot -> the tree that it drafts for the sequence.
+        confidence: smallest probability of a draft token, see :func:`~specbench.decoding.limits.confident`.
     """
 
     rounds: Any
     tree: Callable[[int], TokenTree]
+    confidence: float = 0.0
 
 
 class HeadDecoder(Decoder):
@@ -90,7 +95,7 @@ class HeadDecoder(Decoder):
 
     def draft(self) -> TokenTree:
         assert self._slot is not None
-        self._trees.append(self._shared.tree(self._slot))
+        self._trees.append(confident(self._shared.tree(self._slot), self._shared.confidence))
         self.draft_forwards += self._shared.rounds.forwards
         return self._trees[-1]
 

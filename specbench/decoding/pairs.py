@@ -23,6 +23,7 @@ from specbench.decoding.tree import Branch, StepResult, TokenTree
 Role = Literal["fallback", "retrieve"]
 FALLBACK: Role = "fallback"
 RETRIEVE: Role = "retrieve"
+_OF_THE_PAIR = (FALLBACK, RETRIEVE, "stop")  # options that only the method which names the other has
 
 #: Type of either option: a method's name on the command line, followed by its options.
 MethodName = Annotated[str, StringConstraints(min_length=1)]
@@ -76,7 +77,7 @@ def paired_method(options: Options, owner: str) -> Other | None:
     raw: dict[str, str] = {}
     for setting in settings:
         option, equals, value = setting.partition("=")
-        if not equals or option in raw or option in (FALLBACK, RETRIEVE):
+        if not equals or option in raw or option in _OF_THE_PAIR:
             raise UsageError(
                 f"cannot read {where}: {setting!r} is not an option of {name} or is given twice; write OPTION=VALUE"
             )
@@ -114,7 +115,7 @@ def pair_methods(method: Method, other: Method, role: Role) -> Method:
 def written(method: Method) -> str:
     """Return a method with all its options as an option's value, so that the record contains the whole pair."""
     values = method.options.model_dump(mode="json")
-    given = {name: value for name, value in values.items() if value is not None}
+    given = {name: value for name, value in values.items() if value is not None and name not in _OF_THE_PAIR}
     parts = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in given.items()]
     return shlex.join([method.name, *parts])
 
@@ -222,6 +223,10 @@ class PairedDecoder(Decoder):
             self._drafted.append(self._forwards)
         self._forwards += 1
         return tree
+
+    def instead(self, tree: TokenTree) -> None:
+        self.retrieval.instead(tree)
+        self.drafter.instead(tree)
 
     def end(self) -> None:
         self.retrieval.end()

@@ -180,7 +180,8 @@ class Decoder(ABC):
     def instead(self, tree: TokenTree) -> None:
         """Handle that another decoder's tree goes into the next forward, whose result the next :meth:`observe` gets.
 
-        A method that implements this, even as a no-op, can be part of a pair (:mod:`specbench.decoding.pairs`). Its
+        A method that implements this, even as a no-op, can be part of a pair (:mod:`specbench.decoding.pairs`) and can
+        stop drafting (:func:`~specbench.decoding.limits.stop_option`); ``tree`` is then the root alone. In a pair, its
         :meth:`begin` must not return guesses.
         """
         raise NotImplementedError
@@ -286,6 +287,11 @@ class Method:
         """Return a new state for the requests of a row; None for a stateless method."""
         with plugins.plugin_call(self.who):
             return self.decoder.state(self.options)
+
+    @property
+    def stops(self) -> bool:
+        """Whether requests draft only while that is faster than plain steps."""
+        return bool(getattr(self.options, "stop", False))
 
     @property
     def stateful(self) -> bool:

@@ -250,7 +250,7 @@ class StepResult:
         hidden: with ``taps``: concatenated outputs of the tapped layers for the tokens that this call added to the
             cache, in their order, [tokens, taps × hidden size]. On the device, and valid only until the next step.
         probabilities: with ``probabilities``: the distribution of the token after each row, after temperature, top-k
-            and top-p, float32 [rows, V]. On the device, and valid only until the next step.
+            and top-p (greedy: at temperature 1), float32 [rows, V]. On the device, and valid only until the next step.
     """
 
     emitted: list[int]

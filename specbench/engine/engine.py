@@ -251,8 +251,6 @@ class Engine:
             UsageError: a sequence has reached the capacity.
         """
         eager, lengths, capacity, most = self._eager, self._slots.lengths, self.capacity, self._max_rows
-        if probabilities and eager.sampling.greedy:
-            raise ValueError("at temperature 0 tokens are not sampled, so there are no probabilities")
         for slot, tree in trees.items():
             if len(tree.tokens) > most or (length := lengths[slot]) is None or length >= capacity:
                 self._refuse(slot, tree)

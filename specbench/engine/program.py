@@ -98,7 +98,7 @@ class StepKind:
     Attributes:
         forced: whether some computed next tokens may be replaced.
         tall: whether attention uses tiles of many rows of a sequence rather than of about one row.
-        probabilities: whether to return the distribution of each row's next token; only above temperature 0.
+        probabilities: whether to return the distribution of each row's next token; in greedy decoding at temperature 1.
     """
 
     sampling: Sampling
@@ -249,7 +249,7 @@ class Program:
         if not kind.top_k and not kind.probabilities:
             return Chosen(self.ops.choose(logits, positions, sampling))
         kept = self.ops.filtered(logits, sampling)
-        probabilities = kept.softmax(-1) if kind.probabilities else None
+        probabilities = kept.float().softmax(-1) if kind.probabilities else None
         if not kind.top_k:  # with kernels, where available, like steps without probabilities
             return Chosen(self.ops.draw(kept, positions, sampling), probabilities=probabilities)
         chosen = perturbed(kept, positions, sampling)

@@ -9,7 +9,7 @@ from typing import Any
 from specbench.backends import Row, engine_mode, is_row, make_row
 from specbench.common import PluginFault, UsageError, parse_options, plugins, registry, unknown_name
 from specbench.common import option_names as option_names
-from specbench.decoding import Decoder, Method, pair_methods, paired_method
+from specbench.decoding import STOP_MEASURES, Decoder, Method, pair_methods, paired_method
 from specbench.planning.simulation import parse as parse_simulated
 from specbench.results import BASE, BASELINE, SimulatedAcceptance
 
@@ -203,6 +203,8 @@ def make_method(label: str, name: str, raw: Mapping[str, Any], *, flag: str = ""
         raise UsageError(f"cannot use {card.who}: noise in its method.toml has to be shared or own, not {noise}")
     with plugins.plugin_call(card.who):
         own = noise == "own" or bool(module.Decoder.own_noise(options))
+    if getattr(options, "stop", False):
+        measures = {**measures, **STOP_MEASURES}
     method = Method(name, label, options, lossless, module.Decoder, measures, own_noise=own, origin=card.origin)
     other = paired_method(options, name)
     return pair_methods(method, make_method(label, other.name, other.raw), other.role) if other else method

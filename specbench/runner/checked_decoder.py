@@ -54,6 +54,13 @@ class CheckedDecoder:
             raise self._wrong(tree, root)
         return tree
 
+    def rest(self, root: int) -> TokenTree:
+        """The tree of a plain step: the root alone."""
+        _SHARED[_AT] = _DRAFT
+        tree = TokenTree.chain([root])
+        self._decoder.instead(tree)
+        return tree
+
     def _wrong(self, tree: object, root: int) -> plugins.Refused:
         if type(tree) is not TokenTree:
             return plugins.Refused(f"it returned {type(tree).__name__:.40}, not a TokenTree")

@@ -23,6 +23,7 @@ from specbench.hardware import GpuMeter
 from specbench.planning import Acceptance
 from specbench.results import RequestRecord
 from specbench.runner.checked_decoder import CheckedDecoder, blame
+from specbench.runner.governor import Governor
 from specbench.runner.record import ActiveRequest, Request, make_record
 from specbench.runner.stop import Output
 from specbench.runner.trace import verified
@@ -109,6 +110,7 @@ class Runner:
         self._shared = shared
         self._away = 0
         self._at = Activity.OURS
+        self._governors: dict[str, Governor] = {}  # by method label
 
     def segment(
         self, method: Method, requests: Sequence[Request], number: int = 0
@@ -160,6 +162,7 @@ class Runner:
         if self._shared:
             self._shared.take()
         waiting, active = deque(requests), list[ActiveRequest]()
+        governor = self._governors.setdefault(method.label, Governor()) if method.stops else None
         wanted: dict[str, Any] = {"top_k": method.top_k, "taps": method.taps}
         origin = self._now()
         try:
@@ -169,7 +172,7 @@ class Runner:
                     if active[-1].ended:
                         break
                 if not any(each.ended for each in active):
-                    self._step(active, wanted)
+                    self._step(active, wanted, governor)
                 ended = [each for each in active if each.ended]
                 if self._gpu:  # before the consumer has control, because the GPU rests then
                     for each in ended:
@@ -217,12 +220,16 @@ class Runner:
             raise
         return active
 
-    def _step(self, active: Sequence[ActiveRequest], wanted: Mapping[str, Any]) -> None:
+    def _step(self, active: Sequence[ActiveRequest], wanted: Mapping[str, Any], governor: Governor | None) -> None:
         """One forward over the trees of all active requests; its time is shared equally among them."""
         before = self._now()
         phases = Phases(self._now, self._engine.settle) if self._trace else None
         _CELLS[heartbeat.BEATS] += 1
-        trees = {each.slot: each.decoder.draft(each.output.ids[-1]) for each in active}
+        drafts = governor is None or governor.drafts(len(active))
+        trees = {
+            each.slot: each.decoder.draft(each.output.ids[-1]) if drafts else each.decoder.rest(each.output.ids[-1])
+            for each in active
+        }
         if phases:
             phases.mark("draft")
         _CELLS[heartbeat.AT] = Activity.FORWARD
@@ -238,11 +245,15 @@ class Runner:
                 for phase, spent in phases.spent.items():
                     each.spent.setdefault(phase, []).append(spent / len(active))
         now = self._now()
+        if governor is not None:
+            governor.saw(len(active), drafts, sum(len(emitted) for emitted, _ in decided), now - before)
         share = (now - before) / len(active)
         for each, (emitted, path) in zip(active, decided, strict=True):
             each.last = now
             each.busy_decode += share
             each.steps.append(share)
+            if governor is not None and drafts:
+                each.drafted.append(len(each.accepted_lengths))
             each.accepted_lengths.append(each.output.extend(emitted))
             each.verified.append(verified(trees[each.slot], path, whole=self._trace))
 
@@ -265,7 +276,9 @@ class Runner:
         active.remove(done)
         self._leave(done)
         handed_over = self._clock()
-        record = make_record(method.label, done, origin, number, self._memory.peak() if self._memory else None)
+        record = make_record(
+            method.label, done, origin, number, self._memory.peak() if self._memory else None, method.stops
+        )
         if self._shared:
             self._shared.check(method)
         yield record

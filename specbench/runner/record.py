@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from specbench.decoding import DRAFTED
 from specbench.planning import Acceptance
 from specbench.results import GpuTrace, RequestRecord, request_key
 from specbench.runner.checked_decoder import CheckedDecoder
@@ -44,6 +45,7 @@ class ActiveRequest:
     busy_decode: float = 0
     accepted_lengths: list[int] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)  # with the option stop: the forwards, from 0, that verified drafts
     verified: list[Verified] = field(default_factory=list)
     spent: dict[str, list[float]] = field(default_factory=dict)
 
@@ -53,17 +55,24 @@ class ActiveRequest:
         return bool(self.output.reason)
 
 
-def make_record(label: str, done: ActiveRequest, origin: int, number: int, peak: int | None) -> RequestRecord:
+def make_record(
+    label: str, done: ActiveRequest, origin: int, number: int, peak: int | None, stops: bool = False
+) -> RequestRecord:
     """The record of a finished request.
 
     Args:
         origin: start of its segment on the clock, in nanoseconds.
         number: number of its segment.
         peak: peak bytes of device memory; None on a CPU.
+        stops: whether the row drafts only while that is faster.
     """
     request, output = done.request, done.output
     assert output.reason is not None
     assert 1 + sum(done.accepted_lengths) == len(output.ids), "every kept token comes from the prefill or from one step"
+    branches, measures = done.decoder.branches(), done.decoder.measures(len(output.ids), output.reason != "length")
+    if stops:
+        branches = [replace(branch, step=done.drafted[branch.step]) for branch in branches]
+        measures[DRAFTED] = len(done.drafted) / max(1, len(done.accepted_lengths))
     phases = {phase: [round(spent * _SECOND, 7) for spent in steps] for phase, steps in done.spent.items()}
     return RequestRecord(
         **answer_fields(label, request, output),
@@ -81,8 +90,8 @@ def make_record(label: str, done: ActiveRequest, origin: int, number: int, peak:
         step_s=[round(spent * _SECOND, 7) for spent in done.steps],
         phases_s=phases or None,
         peak_memory_bytes=peak,
-        branches=spread_branches(done.decoder.branches(), len(done.accepted_lengths)) or None,
-        measures=done.decoder.measures(len(output.ids), output.reason != "length"),
+        branches=spread_branches(branches, len(done.accepted_lengths)) or None,
+        measures=measures,
         gpu=done.gpu,
         tokens=token_trace(output, done.accepted_lengths, done.verified),
     )

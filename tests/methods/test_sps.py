@@ -52,9 +52,11 @@ def engine() -> Iterator[Engine]:
         yield made
 
 
-def made(engine: Engine, k: int, draft: Any = None, noise: float = 0.0) -> tuple[Method, Drafter]:
+def made(
+    engine: Engine, k: int, draft: Any = None, noise: float = 0.0, options: Sequence[str] = ()
+) -> tuple[Method, Drafter]:
     """The method on a target, with this draft model or a copy of the target that is off by ``noise``."""
-    (_, method) = plan_methods(["sps"], ["sps.draft=config:tiny", f"sps.k={k}"])
+    (_, method) = plan_methods(["sps"], ["sps.draft=config:tiny", f"sps.k={k}", *options])
     model = draft if draft is not None else decoders.copied(engine, noise)
     method = method.ready(decoders.target(engine, lambda name: decoders.loaded(model, name)))
     return method, method.shared
@@ -103,6 +105,47 @@ def passes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[dict[int, in
 
     monkeypatch.setattr(engine, "step", step)
     return seen
+
+
+# ------------------------------------------------------------------ drafts that end at an improbable token
+
+
+@pytest.mark.parametrize(("sampling", "least"), [(SAMPLINGS[0], 0.2), (SAMPLINGS[2], 0.05)], ids=[IDS[0], IDS[2]])
+def test_drafts_end_before_the_first_token_that_is_less_probable(
+    engine: Engine, sampling: Sampling, least: float
+) -> None:
+    method, shared = made(engine, 5, noise=0.1, options=[f"sps.confidence={least}"])
+    engine.sampling = sampling
+    ids = models.prompt(8, VOCAB, seed=3)
+    decoder, slot = method.new(Context(VOCAB, 0, random.Random(0))), engine.alloc()
+    decoder.begin(ids)
+    result = engine.prefill(slot, ids)
+    text, lengths, forwards = [*ids], set(), 0
+    for _ in range(25):
+        decoder.observe(result)
+        text += result.emitted
+        tree = decoder.draft()
+        said = models.autoregressive(shared.engine, text, 5)
+        likely = [probabilities(shared.engine, [*text, *said[:at]])[said[at]] for at in range(5)]
+        kept = next((at for at, each in enumerate(likely) if each < least), 5)
+        assert list(tree.tokens[1:]) == said[:kept]
+        assert decoder.draft_forwards - forwards == min(5, kept + 1)
+        forwards = decoder.draft_forwards
+        lengths.add(kept)
+        result = engine.step({slot: tree})[slot]
+    decoder.end()
+    engine.free(slot)
+    assert len(lengths) > 2
+
+
+def probabilities(engine: Engine, text: list[int]) -> Any:
+    """Of the token after a text, at the run's temperature or at 1."""
+    slot = engine.alloc()
+    engine.prefill(slot, text[:-1])
+    found = engine.step({slot: TokenTree.chain(text[-1:])}, probabilities=True)[slot].probabilities
+    engine.free(slot)
+    assert found is not None
+    return found[0]
 
 
 # ------------------------------------------------------------------ draft and target are one model
@@ -305,7 +348,8 @@ def test_rows_that_only_one_of_the_models_has(engine: Engine, rows: int, monkeyp
 def test_records_tell_the_draft_model_and_no_folder(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "small.json").write_text("{}")
     options = Options(draft=f"config:{tmp_path}/small.json", draft_tokens=2)
-    assert options.model_dump(mode="json") == {"draft": "config:small", "draft_tokens": 2, "verify": "noise"}
+    recorded = {"draft": "config:small", "draft_tokens": 2, "verify": "noise", "confidence": 0.0, "stop": False}
+    assert options.model_dump(mode="json") == recorded
     method, _ = made(engine, 2)
     assert method.weights == {"draft": "config:tiny", "dtype": "float64", "fingerprint": "of config:tiny"}
 

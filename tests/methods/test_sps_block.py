@@ -15,7 +15,6 @@ import scipy
 import torch
 from support import decoders as decoders_of_tests
 from support import models
-from support.wording import wording
 from torch import Tensor
 
 from benchmarks.gpu_check.recorder import recorded_capture
@@ -266,7 +265,7 @@ def test_a_prefill_goes_by_the_noise(engine: Engine) -> None:
     assert expected[0] != 7
 
 
-def test_probabilities_are_those_of_each_row_and_of_nothing_greedy(engine: Engine) -> None:
+def test_probabilities_are_those_of_each_row(engine: Engine) -> None:
     ids = models.prompt(7, VOCAB, seed=5)
     slot, tree = engine.alloc(), TokenTree([4, 8, 9, 2], [-1, 0, 0, 1])
     engine.sampling = CUT
@@ -278,9 +277,13 @@ def test_probabilities_are_those_of_each_row_and_of_nothing_greedy(engine: Engin
         assert found is not None
         expected = drawn_from(engine, [*ids, *path], CUT)[-1]
         torch.testing.assert_close(found[row].double(), expected, atol=1e-6, rtol=1e-4)
-    engine.sampling = Sampling()
-    with pytest.raises(ValueError, check=wording):
-        engine.step({slot: tree}, probabilities=True)
+    engine.rewind(slot, 7)
+    engine.sampling = Sampling()  # greedy: those of temperature 1
+    found = engine.step({slot: tree}, probabilities=True)[slot].probabilities
+    assert found is not None
+    torch.testing.assert_close(
+        found[0].double(), drawn_from(engine, [*ids, 4], Sampling(1.0))[-1], atol=1e-6, rtol=1e-4
+    )
     engine.free(slot)
 
 

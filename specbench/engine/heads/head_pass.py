@@ -27,7 +27,7 @@ from specbench.engine.buckets import SLOT_BUCKETS
 from specbench.engine.cache import LayerShape, StaticCache
 from specbench.engine.graphs import Running, settle
 from specbench.engine.heads.head_rows import HeadRows, Surroundings
-from specbench.engine.heads.seats import FIGURES, Seats
+from specbench.engine.heads.seats import FIGURES, Seat, Seats
 from specbench.engine.layers.code import OF_DEVICE
 from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.engine.layers.kernel_pieces import HeadKernels
@@ -150,6 +150,8 @@ class HeadPass:
     def append(self, slot: int, tokens: Sequence[int], features: Tensor | None = None) -> None:
         """Add the results of the target's last forward; earlier drafts that were not kept are dropped.
 
+        After :meth:`hold` the rows are stored, and the head reads them when it drafts again.
+
         ``tokens``: one per row. ``features``: [rows, size], read immediately, since the engine overwrites them in its
         next step.
         """
@@ -160,7 +162,14 @@ class HeadPass:
             raise ValueError(
                 f"{len(tokens)} tokens with features {[*given.shape]} do not fit this head, whose rows have {size}"
             )
-        seat.lazy = False
+        if seat.lazy:
+            seat.lazy, seat.outcome = False, None
+            seat.kept.append((tokens, given.clone()))
+            return
+        self._add(slot, seat, tokens, given)
+
+    def _add(self, slot: int, seat: Seat, tokens: Sequence[int], given: Tensor) -> None:
+        """Read rows of a slot's text, or leave them in the buffers for the next round if they fit there."""
         if seat.followed:  # the round has already read these rows from the step
             self._settle_seat(slot, len(tokens))
             return
@@ -194,6 +203,7 @@ class HeadPass:
         """
         seat = self._seats[slot]
         if seat.outcome is None:
+            self._read_kept()
             if not seat.new:
                 raise ValueError(f"slot {slot} cannot draft without new rows of its text")
             self._run()
@@ -204,6 +214,16 @@ class HeadPass:
             (part.view(torch.float32) if numbers else part).view(shape)
             for part, (numbers, shape) in zip(parts, self._kinds, strict=True)
         )
+
+    @torch.inference_mode()
+    def _read_kept(self) -> None:
+        """Read the rows that were kept while the head did not draft, of all sequences that share the next round."""
+        for slot, seat in self._seats.occupied():
+            if seat.kept:
+                tokens = [token for some, _ in seat.kept for token in some]
+                features = torch.cat([some for _, some in seat.kept])
+                seat.kept = []
+                self._add(slot, seat, tokens, features)
 
     @torch.inference_mode()
     def follow(self, step: Running) -> None:

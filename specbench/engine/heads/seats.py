@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -19,6 +20,7 @@ class Seat:
     new: list[int] = field(default_factory=list)  # tokens of the new rows
     known: bool = False  # the sequence has the same slot in the target
     lazy: bool = False  # the method may not need the round after the next step
+    kept: list[tuple[Sequence[int], Tensor]] = field(default_factory=list)  # (tokens, features) of rows read on demand
     followed: bool = False  # a round that reads its new rows from the target's step was launched
     drafted: bool = False  # draft rows are in the scratch cells after the text
     outcome: Tensor | None = None  # result of the last round, until it is fetched
@@ -59,22 +61,27 @@ class Seats:
 
     def length(self, slot: int) -> int:
         """Number of rows of a slot's text so far, new rows included."""
-        return self[slot].length + len(self[slot].new)
+        seat = self[slot]
+        return seat.length + len(seat.new) + sum(len(tokens) for tokens, _ in seat.kept)
 
     def hold(self, slot: int) -> None:
-        """Run the round after the next step only on demand: another drafter was used, and may be used again."""
+        """Read the rows of the next step only on demand: the head does not draft now, and may not draft after it."""
         self[slot].lazy = True
+
+    def occupied(self) -> Iterator[tuple[int, Seat]]:
+        """Yield occupied slots with their seats."""
+        return ((slot, seat) for slot, seat in enumerate(self._seats) if seat is not None)
 
     def waiting(self) -> list[int]:
         """Slots with new rows."""
-        return [slot for slot, seat in enumerate(self._seats) if seat is not None and seat.new]
+        return [slot for slot, seat in self.occupied() if seat.new]
 
     def follows(self, slot: int, tree: TokenTree) -> bool:
         """Whether a sequence's next round needs only the results of the step over ``tree``."""
         seat = self._seats[slot] if slot < len(self._seats) else None
         if seat is None or seat.lazy or not seat.known:
             return False
-        return seat.length > 0 and not seat.new and tree.depth < self._new_rows
+        return seat.length > 0 and not (seat.new or seat.kept) and tree.depth < self._new_rows
 
     def columns(self, slots: int) -> list[list[int]]:
         """Numbers that the device needs for each of the first ``slots`` slots."""
