@@ -16,7 +16,8 @@ from pydantic import field_serializer, model_validator
 from specbench import decoding
 from specbench.common import SpecbenchError, UsageError
 from specbench.decoding import Context, StepResult, Target, TokenTree, confidence_option, option, stop_option
-from specbench.methods.sps.drafter import Drafter, assert_same_words
+from specbench.methods.sps.drafter import Drafter, can_translate, other_words, same_words
+from specbench.methods.sps.translated import TranslatedDrafter
 from specbench.models import resolve
 
 
@@ -66,18 +67,19 @@ class Decoder(decoding.Decoder):
     @staticmethod
     def check(options: Options, model: str) -> None:
         if not options.draft:
-            raise UsageError(
-                "sps needs a draft model with the target's vocabulary; give one with --set sps.draft=MODEL"
-            )
+            raise UsageError("cannot run sps without a draft model; give one with --set sps.draft=MODEL")
         resolve(options.draft)
 
     @staticmethod
     def prepare(options: Options, target: Target) -> Drafter:
         Decoder.check(options, target.name)
 
+        rows = int(target.model.get_output_embeddings().weight.shape[0])
+
         def load() -> tuple[Any, Any]:
             draft = target.load(options.draft)
-            assert_same_words(target.name, target.model, target.tokenizer, draft)
+            if not same_words(target.tokenizer, draft, rows) and not can_translate(target.tokenizer, draft):
+                raise other_words(target.name, draft, rows)
             try:
                 return draft, target.engine(draft.model, Drafter.MAX_ROWS)
             except SpecbenchError as error:
@@ -89,8 +91,18 @@ class Decoder(decoding.Decoder):
                 f"draft model {draft.spec.name} was trained on {draft.context:,} positions and texts of this run reach "
                 f"{target.capacity:,}: beyond that its drafts are poor; choose another draft model or shorter texts"
             )
-        vocab = int(target.model.get_output_embeddings().weight.shape[0]) if options.verify == "block" else 0
-        return Drafter(engine, draft, options.draft_tokens, target.sampling, vocab, options.confidence)
+        how = engine, draft, options.draft_tokens, target.sampling
+        if same_words(target.tokenizer, draft, rows):
+            return Drafter(*how, rows if options.verify == "block" else 0, options.confidence)
+        if options.verify == "block":  # it needs the distribution over the target's tokens
+            raise other_words(target.name, draft, rows)
+        target.warn(
+            f"draft model {draft.spec.name} has another vocabulary than {target.name}: its drafts are passed on as "
+            "text, which costs host time and some of their acceptance"
+        )
+        return TranslatedDrafter(
+            *how, confidence=options.confidence, target=target.tokenizer, tokenizer=draft.tokenizer
+        )
 
     @staticmethod
     def weights(shared: Drafter | None) -> Mapping[str, str]:

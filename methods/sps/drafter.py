@@ -86,6 +86,7 @@ class Drafter:
     def skip(self, slot: int) -> None:
         """Make no drafts for the next step; the draft model reads the emitted tokens when it drafts again."""
         self._waiting.discard(slot)
+        self.passes[slot] = 0
 
     def draft(self, slot: int) -> tuple[list[int], Proposal | None]:
         """The draft tokens, and with block verification the distributions that they were sampled from.
@@ -172,20 +173,30 @@ class Drafter:
         return [token if token < self._vocab_size else 0 for token in ids]
 
 
-def assert_same_words(name: str, model: Any, tokenizer: Any, draft: LoadedModel) -> None:
-    """Refuse a draft model whose token ids stand for other words than the target's.
+def same_words(tokenizer: Any, draft: LoadedModel, rows: int) -> bool:
+    """Whether the draft model's token ids stand for the target's words.
 
     The tokenizers are compared, not the sizes of the LM heads: models of one family are padded to different sizes
     (Qwen2.5 7B has 128 more rows than 0.5B). Words that a checkpoint added, such as those of a chat template, may
     differ: drafts of them are rejected. Dummy weights have no tokenizer, so their LM heads must have equal sizes.
+
+    ``rows``: rows of the target's LM head.
     """
     mine, its = _words(tokenizer), _words(draft.tokenizer)
-    sizes = int(model.get_output_embeddings().weight.shape[0]), draft.vocab_size
-    if mine != its or (mine is None and sizes[0] != sizes[1]):
-        raise UsageError(
-            f"draft model {draft.spec.name} has another vocabulary than {name} ({sizes[1]} and {sizes[0]} "
-            "tokens); choose one of the target's family"
-        )
+    return mine == its and (mine is not None or rows == draft.vocab_size)
+
+
+def can_translate(tokenizer: Any, draft: LoadedModel) -> bool:
+    """Whether text can be passed between the models: both have words."""
+    return _words(tokenizer) is not None and _words(draft.tokenizer) is not None
+
+
+def other_words(name: str, draft: LoadedModel, rows: int) -> UsageError:
+    """The error for a draft model that must have the target's vocabulary."""
+    return UsageError(
+        f"cannot use draft model {draft.spec.name}: it has another vocabulary than {name} ({draft.vocab_size} and "
+        f"{rows} tokens); choose one of the target's family"
+    )
 
 
 def _words(tokenizer: Any) -> dict[str, int] | None:

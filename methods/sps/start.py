@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specbench.common import UsageError
-from specbench.methods.sps.drafter import assert_same_words
+from specbench.methods.sps.drafter import other_words, same_words
 from specbench.models import LoadedModel, load
 
 LAYERS, FRESH = "layers", "fresh"
@@ -41,7 +41,9 @@ def from_noise(target: LoadedModel, layers: int, hidden: int | None, seed: int) 
 def from_model(target: LoadedModel, name: str) -> Any:
     """Another model, with weights in float32."""
     found = load(name, dtype="float32", device=str(target.model.device))
-    assert_same_words(target.spec.name, target.model, target.tokenizer, found)
+    rows = int(target.model.get_output_embeddings().weight.shape[0])
+    if not same_words(target.tokenizer, found, rows):
+        raise other_words(target.spec.name, found, rows)
     return found.model
 
 
