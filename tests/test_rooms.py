@@ -31,7 +31,7 @@ BUDGETS = {
     "cli": 3150,
     "common": 3050,
     "decoding": 1950,
-    "engine": 10000,
+    "engine": 10050,
     "evals": 5150,
     "heads": 1300,
     "hardware": 1700,

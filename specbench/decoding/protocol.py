@@ -29,8 +29,8 @@ class Target:
         slots: number of sequences that are decoded together.
         capacity: most tokens of a sequence.
         sampling: returns the current :class:`specbench.engine.Sampling`.
-        step_seconds: rows -> measured (rows, seconds) of steps with up to that many rows, ascending; stored like
-            ``measured``.
+        step_seconds: (rows, context) -> measured (rows, seconds), ascending, of steps in which all ``slots`` sequences
+            have trees of up to so many rows after ``context`` tokens (0: the usual 512); stored like ``measured``.
         capture: wraps device work that is launched repeatedly without a host read in between: returns a CUDA graph's
             launch if the engine uses graphs, else the work itself. The work has run once when this returns.
         follow: registers device work to launch after each captured step with tapped layers, before the host has read
@@ -58,7 +58,7 @@ class Target:
     slots: int
     capacity: int
     sampling: Callable[[], Any]
-    step_seconds: Callable[[int], Sequence[tuple[int, float]]]
+    step_seconds: Callable[..., Sequence[tuple[int, float]]]
     capture: Callable[[Callable[[], None]], Callable[[], None]]
     load: Callable[[str], Any]
     engine: Callable[[Any, int], Any]

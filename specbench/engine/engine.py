@@ -339,16 +339,20 @@ class Engine:
         """Cached tokens during the steps that :meth:`step_seconds` times."""
         return min(CALIBRATION_CONTEXT, self.capacity - 1)
 
-    def step_seconds(self, max_rows: int) -> list[tuple[int, float]]:
-        """Measured (rows, seconds) of a step of one sequence, for every bucket up to that of ``max_rows``.
+    def step_seconds(self, max_rows: int, sequences: int = 1, context: int = 0) -> list[tuple[int, float]]:
+        """Measured (rows, seconds) of a step, for every bucket up to that of ``max_rows``.
 
-        All trees that are padded to the same bucket cost the same. No slot may be in use. Steps are timed after
-        :data:`CALIBRATION_CONTEXT` cached tokens, or fewer if the capacity is smaller.
+        All trees that are padded to the same bucket cost the same. No slot may be in use.
+
+        Args:
+            sequences: number of sequences that each have a tree of so many rows.
+            context: cached tokens of each; 0 is :attr:`calibration_context`.
         """
+        context = min(context, self.capacity - 1) or self.calibration_context
         self.prepare(max_rows, context=self.calibration_context)
         if self._tuner is not None:
-            return self._tuner.step_seconds(max_rows)
-        return eager_step_seconds(self._eager, max_rows, self.calibration_context)
+            return self._tuner.step_seconds(max_rows, sequences, context)
+        return eager_step_seconds(self._eager, max_rows, sequences, context)
 
     def drafts(self, starts: Mapping[int, int], most: int, vocab: int) -> DrawnDrafts:
         """Return an object that samples drafts from this engine's probabilities and keeps their distributions.

@@ -6,6 +6,7 @@ import gc
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -105,12 +106,17 @@ class Tuner:
                 fastest = (seconds, bucket)
             self._graphs.padded_to[bucket, kind] = earlier.get(bucket, chosen)
 
-    def step_seconds(self, max_rows: int) -> list[tuple[int, float]]:
-        """Measured (rows, seconds) of the step that a tree of each bucket's rows gets, after :meth:`prepare`."""
+    def step_seconds(self, max_rows: int, sequences: int, context: int) -> list[tuple[int, float]]:
+        """Measured (rows, seconds) of steps whose sequences have trees of a bucket's rows, after :meth:`prepare`."""
         curve = []
         for rows in buckets_to(max_rows):
-            kind = self._eager.kind(self._attentions.tree, self._attentions.tall(min(rows, max_rows)))
-            curve.append((rows, self._chosen_seconds(rows, kind)))
+            size = min(rows, max_rows)
+            kind = self._eager.kind(self._attentions.tree, self._attentions.tall(size))
+            graph = self._graphs.graph(self._graphs.padded_to[row_bucket(size * sequences), kind], kind)
+            chains = pack.Batch.of({slot: TokenTree.chain([0] * size) for slot in range(sequences)})
+            pack.fill(graph.input, graph.shape, chains, [context] * len(self._slots))
+            graph.run()
+            curve.append((rows, median_seconds(graph.run, _REPLAYS)))
         return curve
 
     def report(self) -> dict[str, Any]:
@@ -190,17 +196,19 @@ class Tuner:
                     raise ArithmeticError(f"the logits of a chain of {rows} rows have a relative error of {off:.2g}")
 
 
-def eager_step_seconds(stepper: EagerStepper, max_rows: int, context: int) -> list[tuple[int, float]]:
-    """Measured (rows, seconds) of eager steps of one sequence after ``context`` tokens; needs a free slot."""
+def eager_step_seconds(stepper: EagerStepper, max_rows: int, sequences: int, context: int) -> list[tuple[int, float]]:
+    """Measured (rows, seconds) of eager steps of some sequences after ``context`` tokens; needs as many free slots."""
     curve, slots = [], stepper.slots
-    with slots.assumed(context) as slot:
+    with ExitStack() as borrowed:
+        taken = [borrowed.enter_context(slots.assumed(context)) for _ in range(sequences)]
         for bucket in buckets_to(max_rows):
             tree = TokenTree.chain([0] * min(bucket, max_rows))
             kind = stepper.kind(*stepper.attentions.of([tree]))
 
             def step(tree: TokenTree = tree, kind: StepKind = kind) -> None:
-                stepper.run(pack.Batch.of({slot: tree}), kind)
-                slots.rewind(slot, context)
+                stepper.run(pack.Batch.of(dict.fromkeys(taken, tree)), kind)
+                for slot in taken:
+                    slots.rewind(slot, context)
 
             curve.append((bucket, median_seconds(step, _EAGER_STEPS)))
     return curve

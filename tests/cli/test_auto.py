@@ -25,7 +25,7 @@ def _another_machine_at_every_look(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(calibration, "cache_folder", lambda name: tmp_path / "cache" / name)
     looks = count()
 
-    def seconds(engine: Engine, most: int) -> list[tuple[int, float]]:
+    def seconds(engine: Engine, most: int, *_: int) -> list[tuple[int, float]]:
         dear = 1000.0 ** next(looks)
         return [(rows, 1.0 + dear * (rows - 1) ** 2 / 1000) for rows in (1, 2, 4, 8, 16, 32, 64) if rows <= most]
 

@@ -12,7 +12,7 @@ from support.models import attached, autoregressive, layer_outputs, prompt, supp
 from support.wording import wording
 
 from benchmarks.gpu_check.recorder import recorded_capture
-from specbench.engine import graphs, stepper
+from specbench.engine import graphs, pack, stepper
 
 TAPS = (0, 1)
 ATOL = 2e-5
@@ -70,9 +70,21 @@ def test_a_rewound_slot_goes_on_from_there() -> None:
             engine.rewind(slot, 30)
 
 
-def test_step_times_are_measured_by_rows() -> None:
-    with attached(supported("llama"), capacity=40, max_rows=9) as engine:
-        found = engine.step_seconds(9)
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("sequences", [1, 3])
+def test_step_times_are_measured_by_rows(sequences: int, captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
+    seen: list[dict[int, tuple[int, int]]] = []  # slot -> rows and cached tokens
+    fill = pack.fill
+
+    def watched(packed: Any, shape: Any, batch: Any, cached: Any, *more: Any) -> None:
+        seen.append({slot: (len(tree), int(cached[slot])) for slot, tree in batch.trees.items()})
+        fill(packed, shape, batch, cached, *more)
+
+    with attached(supported("llama"), capacity=40, max_rows=9, slots=3, graphs=captured or None) as engine:
+        monkeypatch.setattr(pack, "fill", watched)
+        found = engine.step_seconds(9, sequences, 30)
         assert [rows for rows, _ in found] == [1, 2, 4, 8, 16]
         assert all(seconds > 0 for _, seconds in found)
+        assert seen[-1] == dict.fromkeys(range(sequences), (9, 30))
         assert engine.alloc() == 0  # nothing is left in use

@@ -40,9 +40,10 @@ def target_of(
             kept[key] = make()
         return kept[key]
 
-    def step_seconds(most: int) -> list[tuple[int, float]]:
-        name = f"steps of up to {most} rows after {engine.calibration_context} tokens"
-        return [(rows, seconds) for rows, seconds in measured(name, lambda: engine.step_seconds(most), True)]
+    def step_seconds(most: int, context: int = 0) -> list[tuple[int, float]]:
+        count, context = engine.slots, context or engine.calibration_context
+        name = f"steps of up to {most} rows {f'of {count} sequences ' if count > 1 else ''}after {context} tokens"
+        return [tuple(each) for each in measured(name, lambda: engine.step_seconds(most, count, context), True)]
 
     def engine_like_it(model: Any, max_rows: int) -> Engine:
         made = Engine(
