@@ -43,7 +43,7 @@ _OTHER_PARTS: Mapping[str, str] = {
 }
 
 
-class _Published(PublishedHead):
+class PublishedBlockHead(PublishedHead):
     """Types of the fields of a published ``config.json``, under all names; other fields are ignored."""
 
     num_hidden_layers: int | None = head_size(1024)
@@ -75,7 +75,7 @@ class BlockHeadConfig(HeadConfig):
             so that a block drafts S - 1 tokens.
     """
 
-    FIELDS = _Published
+    FIELDS = PublishedBlockHead
     POSITIONS = 32768
 
     block_size: int

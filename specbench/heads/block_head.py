@@ -59,7 +59,10 @@ class BlockHead(Head):
 
     def share_with(self, target: Any) -> None:
         """Use the embedding and LM head of a target instead of identical copies in the head's file."""
-        for name, theirs in (("embed_tokens", target.get_input_embeddings()), ("lm_head", target.get_output_embeddings())):
+        for name, theirs in (
+            ("embed_tokens", target.get_input_embeddings()),
+            ("lm_head", target.get_output_embeddings()),
+        ):
             own = getattr(self, name)
             if own is not None and self.config.whole and torch.equal(own.weight, theirs.weight):
                 setattr(self, name, None)
@@ -140,10 +143,11 @@ class BlockRounds(HeadRounds):
         self._embed: Any = head.embed_tokens or target.model.get_input_embeddings()
         self._scorer = head.scorer(theirs)
         self._width = min(width, self._scorer.weight.shape[0])
-        self._first = 0 if config.sample_from_anchor else 1  # row that scores the first drafted position
+        first = 0 if config.sample_from_anchor else 1
+        self._drafted = slice(first, first + depth)  # the block's rows that score drafted positions
         # A head that looks ahead was trained on whole blocks; in a causal head, rows after the last drafted position
         # have no effect.
-        rows = self._first + depth if config.causal else config.block_size
+        rows = first + depth if config.causal else config.block_size
         self._masks = torch.full((target.slots, rows - 1), config.mask_token_id, dtype=torch.int64, device=head.device)
         own = self._scorer in (theirs, head.lm_head)
         scorer = None if own else self._scorer
@@ -157,11 +161,11 @@ class BlockRounds(HeadRounds):
 
     def draft(self, rows: HeadRows, found: None) -> Sequence[Tensor]:
         """The best tokens [S, D, K] after each text, and their log-probabilities."""
-        logp, best = rows.best(self._scorer(self._outputs(rows)), self._width)
+        logp, best = rows.best(self._scorer(self._outputs(rows)[:, self._drafted]), self._width)
         return best if self._ids is None else self._ids[best], logp
 
     def _outputs(self, rows: HeadRows) -> Tensor:
-        """Run the block; return the outputs [S, D, H] that score the drafted positions."""
+        """Run the block; return the outputs [S, R, H] of its rows."""
         tokens = torch.cat([rows.anchor[:, None].long(), self._masks[: len(rows.anchor)]], dim=1)
         block = rows.block(tokens, look_ahead=not self.head.config.causal)
 
@@ -171,4 +175,4 @@ class BlockRounds(HeadRounds):
             return block.attend(index, query, key, value, scale=scale, window=window)
 
         outputs: Tensor = self.head(self._embed(tokens).to(self.head.dtype), block.positions, attend, block.pieces)
-        return outputs[:, self._first : self._first + self._depth]
+        return outputs

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from specbench.decoding import BUILDERS, Knobs, Target, TokenTree
 from specbench.engine import HeadRows
-from specbench.heads.grow_levels import grow_levels
 from specbench.heads.head_rounds import HeadRounds
+from specbench.heads.level_growth import grow_levels
 from specbench.heads.levels import Levels, chain
 from specbench.heads.sampled_drafts import SampledDrafts
 
