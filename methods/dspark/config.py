@@ -51,8 +51,8 @@ class DSparkConfig(BlockHeadConfig):
         super().__post_init__()
         if self.markov_head_type not in MARKOV_TYPES:
             raise UsageError(
-                f"cannot use the head: its markov_head_type '{self.markov_head_type}' is not supported; use a head with "
-                f"{', '.join(MARKOV_TYPES)}"
+                f"cannot use the head: its markov_head_type '{self.markov_head_type}' is not supported; use a head "
+                f"with {', '.join(MARKOV_TYPES)}"
             )
         if self.markov_rank and not self.vocab_size:
             raise UsageError(f"cannot read {HEAD_FILE}: it has no vocab_size; {HEAD_TODO}")

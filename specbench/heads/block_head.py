@@ -59,13 +59,19 @@ class BlockHead(Head):
 
     def share_with(self, target: Any) -> None:
         """Use the embedding and LM head of a target instead of identical copies in the head's file."""
-        for name, theirs in (
-            ("embed_tokens", target.get_input_embeddings()),
-            ("lm_head", target.get_output_embeddings()),
-        ):
+        parts = {"embed_tokens": target.get_input_embeddings(), "lm_head": target.get_output_embeddings()}
+        for name, theirs in parts.items():
             own = getattr(self, name)
             if own is not None and self.config.whole and torch.equal(own.weight, theirs.weight):
                 setattr(self, name, None)
+
+    @torch.no_grad()
+    def copy_from(self, target: Any) -> None:
+        """Take copies of a target's embedding and LM head, so that the head's file has its own."""
+        embedding, scorer = target.get_input_embeddings().weight, super().scorer(target.get_output_embeddings()).weight
+        self.embed_tokens = nn.Embedding(*embedding.shape, _weight=embedding.to(self.device, self.dtype, copy=True))
+        self.lm_head = nn.Linear(scorer.shape[1], scorer.shape[0], bias=False)
+        self.lm_head.weight = nn.Parameter(scorer.to(self.device, self.dtype, copy=True))
 
     def fuse(self, features: Tensor, pieces: Pieces = PLAIN) -> Tensor:
         """One vector per context token, shared by all layers: [B, n, T × H] from the tapped layers to [B, n, H]."""
