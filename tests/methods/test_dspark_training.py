@@ -177,7 +177,7 @@ def test_a_training_continues_where_it_stopped(texts: list[Text], tmp_path: Path
         train(options(gamma=2.0), Job(loaded(target()), texts, texts[:2], tmp_path / "whole", 0, print))
 
 
-#: Parameters of DeepSpec's Qwen3DSparkModel with one layer (H 32, 4 and 2 heads of 8, r 8), but for the confidence head.
+#: Parameters of DeepSpec's Qwen3DSparkModel with one layer (H 32, 4 and 2 heads of 8, r 8), without confidence head.
 DEEPSPEC = {
     "embed_tokens.weight": (VOCAB, 32), "lm_head.weight": (VOCAB, 32), "fc.weight": (32, 32),
     "hidden_norm.weight": (32,), "norm.weight": (32,),
