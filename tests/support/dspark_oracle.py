@@ -111,15 +111,8 @@ def _config(layout: str, keys: Mapping[str, Any]) -> dict[str, Any]:
     flat = {"num_target_layers": keys["target_layers"], "draft_vocab_size": keys["draft_vocab"]}
     flat |= {"causal": True} if keys["causal"] else {}
     if layout == "deepspec":
-        return {
-            "architectures": ["Qwen3DSparkModel"],
-            **body,
-            **flat,
-            **block,
-            **markov,
-            **confidence,
-            "num_anchors": 8,
-        }
+        kind = {"architectures": ["Qwen3DSparkModel"], "num_anchors": 8}
+        return {**kind, **body, **flat, **block, **markov, **confidence}
     if layout == "vllm":
         return {
             "architectures": ["Qwen3DSparkModel"], **body, **flat, **block, **markov, **confidence,
