@@ -9,6 +9,7 @@ different meanings:
 - *speculators* (vLLM): ``layers.i.*`` and ``transformer_layer_config``; ``eagle_aux_hidden_state_layer_ids`` are layers
   whose inputs are read; ``norm_output``: whether the output that is fed back is taken after the norm (EAGLE-3.1;
   default false).
+- *deepspec* (DeepSeek's DeepSpec): ``layers.0.*`` of Qwen3; ``target_layer_ids`` are layers whose outputs are read.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from specbench.common import UsageError
 from specbench.heads import HEAD_FILE, HEAD_SIZES, HEAD_TODO, PublishedHead, head_size, layer_sizes
 from specbench.heads import HeadConfig as HeadConfigBase
 
-Producer = Literal["original", "specforge", "speculators"]
+Producer = Literal["original", "specforge", "speculators", "deepspec"]
 PRODUCERS: tuple[Producer, ...] = get_args(Producer)
 
 #: Untrained heads without files: (number of layers, whether all drafts come from one pass). P-EAGLE's published heads
@@ -43,6 +44,7 @@ class _Published(PublishedHead):
     vocab_size: int | None = head_size()
     draft_vocab_size: int | None = head_size()
     eagle_aux_hidden_state_layer_ids: list[int] | None = None
+    target_layer_ids: list[int] | None = None
     num_aux_hidden_states: int | None = head_size(1024)
     use_aux_hidden_state: bool | None = None
     norm_before_residual: bool | None = None
@@ -125,7 +127,7 @@ class HeadConfig(HeadConfigBase):
             vocab_size=found["vocab_size"],
             draft_vocab_size=found.get("draft_vocab_size") or found["vocab_size"],
             mlp_bias=bool(found.get("mlp_bias")),
-            head_norms=_head_norms(values),
+            head_norms=producer == "deepspec" or _head_norms(values),
             norm_before_residual=bool(found.get("norm_before_residual")),
             norm_before_fc=bool(found.get("norm_before_fc")),
             fc_norm=bool(found.get("fc_norm")),
@@ -191,7 +193,15 @@ def producer_of(values: Mapping[str, Any]) -> Producer:
     if any(name in values for name in ("speculators_model_type", "speculators_config", "transformer_layer_config")):
         return "speculators"
     named = values.get("architectures")
-    return "specforge" if isinstance(named, list) and any(name in _SPECFORGE for name in named) else "original"
+    kinds = named if isinstance(named, list) else []
+    if "Gemma4Eagle3Model" in kinds:
+        raise UsageError(
+            "cannot use the head: Gemma 4's decoder layer is not supported; use an EAGLE-3 head with a layer of Llama "
+            "or Qwen3"
+        )
+    if "Qwen3Eagle3Model" in kinds:
+        return "deepspec"
+    return "specforge" if any(name in _SPECFORGE for name in kinds) else "original"
 
 
 def default_taps(target_layers: int) -> tuple[int, ...]:
@@ -233,7 +243,7 @@ def _head_norms(values: Mapping[str, Any]) -> bool:
 
 
 def _taps(found: Mapping[str, Any], target_layers: int, producer: Producer) -> tuple[int, ...]:
-    ids = found.get("eagle_aux_hidden_state_layer_ids")
+    ids = found.get("target_layer_ids" if producer == "deepspec" else "eagle_aux_hidden_state_layer_ids")
     if ids is None:
         return default_taps(target_layers)
     taps = tuple(layer - 1 if producer == "speculators" else layer for layer in ids)

@@ -17,7 +17,7 @@ class Options(HeadOptions):
         help="folder or hub id of the draft head, ::SUBFOLDER may follow; random, random-parallel: untrained, for "
         "timing; default is the head of the model's alias, if it has one",
     )
-    producer: Literal["auto", "original", "specforge", "speculators"] = option(
+    producer: Literal["auto", "original", "specforge", "speculators", "deepspec"] = option(
         "auto", help="how to read the head's config.json; auto decides from its fields"
     )
     tree: Literal["dynamic", "chain"] = option("dynamic", help="EAGLE-2's tree of the most probable paths, or one path")

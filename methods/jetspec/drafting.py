@@ -17,12 +17,11 @@ _CONTEXT = 512  # length of the text after which a pass is timed, if the capacit
 def prepare(options: Any, target: Target) -> Drafting:
     """Load the head that the options name and make it ready for a target."""
     head, weights = BlockHead.prepared("jetspec", options.head, target)
-    limit = head.config.block_size - 1
+    limit = head.config.drafts
     depth = options.depth or limit
     if depth > limit:
         raise UsageError(
-            f"jetspec.depth={depth} is more than head {weights['head']} drafts: its block of {limit + 1} has {limit} "
-            "guesses"
+            f"jetspec.depth={depth} is more than head {weights['head']} drafts: its block has {limit} guesses"
         )
     width = 1 if options.tree == "chain" else options.width
     passes = target.once(

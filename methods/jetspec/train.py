@@ -16,9 +16,8 @@ from specbench.decoding import option
 from specbench.heads import BlockHead, BlockHeadConfig, build_target_layer_ids
 from specbench.methods.jetspec.learning.held_out import held_out
 from specbench.methods.jetspec.learning.lesson import Lesson
-from specbench.methods.jetspec.learning.start import start_from_target
 from specbench.models import LoadedModel
-from specbench.training import Accepted, HeadTrainingOptions, Job, Text, check_head, train_head
+from specbench.training import Accepted, HeadTrainingOptions, Job, Text, check_head, start_from_target, train_head
 
 OPTION = "head"  # the method's option that takes the trained head
 

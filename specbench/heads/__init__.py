@@ -6,6 +6,7 @@ from specbench.common.doors import door
 
 if TYPE_CHECKING:
     from specbench.heads.block_config import BlockHeadConfig as BlockHeadConfig
+    from specbench.heads.block_config import PublishedBlockHead as PublishedBlockHead
     from specbench.heads.block_config import build_target_layer_ids as build_target_layer_ids
     from specbench.heads.block_head import BlockHead as BlockHead
     from specbench.heads.block_head import BlockRounds as BlockRounds
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from specbench.heads.head_config import head_size as head_size
     from specbench.heads.head_config import layer_sizes as layer_sizes
     from specbench.heads.head_rounds import HeadRounds as HeadRounds
+    from specbench.heads.level_growth import grow_levels as grow_levels
     from specbench.heads.level_rounds import LevelRounds as LevelRounds
+    from specbench.heads.levels import Levels as Levels
+    from specbench.heads.levels import chain as chain
+    from specbench.heads.sampled_drafts import SampledDrafts as SampledDrafts
 else:
     __getattr__, __dir__ = door(__name__)

@@ -1,7 +1,8 @@
 """A head's ``config.json``: sizes, tapped layers, block size, and whether rows attend to later rows of the block.
 
 Published heads have the same parameters but different names for the fields, so each field is read under all its
-published names (JetSpec ``jetspec/models/draft_head.py``; DFlash ``dflash/model.py``; NeMo and vLLM's readers).
+published names (JetSpec ``jetspec/models/draft_head.py``; DFlash ``dflash/model.py``; DeepSpec
+``deepspec/modeling/dspark``; speculators ``models/dflash``; NeMo's, SGLang's and vLLM's readers).
 """
 
 from __future__ import annotations
@@ -17,23 +18,47 @@ from specbench.heads.head_config import HEAD_FILE, HEAD_SIZES, HeadConfig, Publi
 
 C = TypeVar("C", bound="BlockHeadConfig")
 
-_NESTED = ("jetspec_config", "dflash_config")
+_NESTED = ("transformer_layer_config", "jetspec_config", "dflash_config", "dspark_config")
 _NEEDED = (*HEAD_SIZES[:2], "num_hidden_layers", HEAD_SIZES[2])
 #: Untrained heads without files, and whether they are causal.
 RANDOM: Mapping[str, bool] = {"random": True, "random-dflash": False}
 _CAUSAL = ("causal_head", "causal", "is_causal")
+#: SGLang's names of fields in a config.json that also describes the target.
+_PREFIXED: Mapping[str, str] = {
+    "dspark_block_size": "block_size",
+    "dspark_noise_token_id": "mask_token_id",
+    "dspark_target_layer_ids": "target_layer_ids",
+    "dspark_markov_rank": "markov_rank",
+    "dspark_markov_head_type": "markov_head_type",
+}
+#: ``projector_type`` of heads that consist of the parts below; other types add parts to them.
+_PROJECTORS = ("dflash", "dspark", "jetspec")
+#: Words in ``architectures`` or ``model_type`` of heads that have other parts, and these parts.
+_OTHER_PARTS: Mapping[str, str] = {
+    "gemma4": "Gemma 4's decoder layers",
+    "deepseekv4": "DeepSeek V4's decoder layers",
+    "kimik3": "Kimi K3's decoder layers",
+    "dflash2": "DFlash2's convolutions and candidate selector",
+    "domino": "Domino's GRU",
+}
 
 
-class _Published(PublishedHead):
+class PublishedBlockHead(PublishedHead):
     """Types of the fields of a published ``config.json``, under all names; other fields are ignored."""
 
     num_hidden_layers: int | None = head_size(1024)
     num_target_layers: int | None = head_size(1 << 16)
     block_size: int | None = Field(None, ge=0, le=1 << 16)
     target_layer_ids: list[int] | None = None
+    aux_hidden_state_layer_ids: list[int] | None = None
     causal_head: bool | None = None
     causal: bool | None = None
     is_causal: bool | None = None
+    sample_from_anchor: bool | None = None
+    dspark_bonus_anchor: bool | None = None
+    projector_type: str | None = None
+    markov_rank: int | None = Field(None, ge=0, le=1 << 16)
+    enable_confidence_head: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,21 +66,25 @@ class BlockHeadConfig(HeadConfig):
     """A head's configuration. Its hidden size is the target's.
 
     Attributes:
-        block_size: rows of a block S, the anchor included; it drafts S - 1 tokens.
+        block_size: rows of a block S, the anchor included.
         mask_token_id: token that fills a block's rows after the anchor, embedded by the target's embedding.
         num_target_layers: number of layers of the head's target.
         causal: a row attends to the rows before it (JetSpec), not to its whole block (DFlash).
+        sample_from_anchor: the anchor's row scores the token after the anchor, so that a block drafts S tokens
+            (DeepSpec); otherwise that row scores nothing and the row of offset k scores the token at its own position,
+            so that a block drafts S - 1 tokens.
     """
 
-    FIELDS = _Published
+    FIELDS = PublishedBlockHead
     POSITIONS = 32768
 
     block_size: int
     num_target_layers: int
     causal: bool
+    sample_from_anchor: bool = False
 
     def __post_init__(self) -> None:
-        if self.block_size < 2:
+        if self.drafts < 1:
             raise UsageError(f"a block of {self.block_size} drafts no token; the head's block_size must be 2 or more")
         if not self.taps:
             raise UsageError("the head taps no layer of its target; its target_layer_ids are empty")
@@ -74,37 +103,58 @@ class BlockHeadConfig(HeadConfig):
         if self.layer_types and not self.causal:
             raise UsageError("the head has sliding-window layers and looks ahead, which is not expressed yet")
 
+    @property
+    def drafts(self) -> int:
+        """Number of tokens that a block drafts."""
+        return self.block_size - (not self.sample_from_anchor)
+
     @classmethod
     def from_json(cls: type[C], values: Mapping[str, Any], target_layers: int | None = None) -> C:
         """A configuration from a published ``config.json``.
 
         Args:
-            values: content of the file. Fields about the block may be at the top level or under ``dflash_config`` or
-                ``jetspec_config``; ``causal_head``, ``causal`` and ``is_causal`` mean the same, and without them the
-                head is DFlash's, which looks ahead.
+            values: content of the file. Fields about the block may be at the top level or under ``dflash_config``,
+                ``dspark_config`` or ``jetspec_config``, and those about the layers under ``transformer_layer_config``;
+                ``causal_head``, ``causal`` and ``is_causal`` mean the same, and without them the head looks ahead.
             target_layers: number of the target's layers, used if the file does not have it.
         """
-        found = dict(values)
+        flat = dict(values)
         for nested in _NESTED:
             inner = values.get(nested)
             if isinstance(inner, Mapping):
-                found.update(inner)
-        found = cls.known(found)
+                flat.update(inner)
+        flat.update({name: flat[old] for old, name in _PREFIXED.items() if flat.get(old) is not None})
+        found = cls.known(flat)
+        _check_parts(values, flat, found)
         layers = found.get("num_target_layers") or target_layers or 0
         missing = [name for name in (*_NEEDED, "block_size", "mask_token_id") if found.get(name) is None]
         missing += [] if layers else ["num_target_layers"]
         if missing:
-            raise UsageError(f"{HEAD_FILE} has no {', '.join(missing)}; it is not a JetSpec or DFlash head")
+            raise UsageError(f"{HEAD_FILE} has no {', '.join(missing)}; it is not a head that drafts blocks")
+        named = found.get("aux_hidden_state_layer_ids")
+        # speculators names the layers whose inputs are read, the others the layers whose outputs are read.
+        taps = [layer - 1 for layer in named] if named else found.get("target_layer_ids")
         return cls(
             **layer_sizes(found, cls.POSITIONS),
             block_size=found["block_size"],
             mask_token_id=found["mask_token_id"],
-            taps=tuple(found.get("target_layer_ids") or build_target_layer_ids(layers, found["num_hidden_layers"])),
+            taps=tuple(taps or build_target_layer_ids(layers, found["num_hidden_layers"])),
             num_target_layers=layers,
             causal=any(bool(found.get(name)) for name in _CAUSAL),
+            sample_from_anchor=_samples_from_anchor(values, found),
             vocab_size=found.get("vocab_size", 0),
             draft_vocab_size=_draft_vocab(found),
+            **cls.own_fields(found),
         )
+
+    @classmethod
+    def own_fields(cls, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a subclass's own arguments from the validated fields of a ``config.json``."""
+        if found.get("markov_rank") or found.get("enable_confidence_head"):
+            raise UsageError(
+                "cannot use the head: it has a Markov or confidence head, which only dspark runs; use --method dspark"
+            )
+        return {}
 
     def to_json(self) -> dict[str, Any]:
         """The published form, which the loaders of JetSpec and DFlash read."""
@@ -117,6 +167,7 @@ class BlockHeadConfig(HeadConfig):
                 "mask_token_id": self.mask_token_id,
                 "target_layer_ids": list(self.taps),
                 "causal_head": self.causal,
+                **({"sample_from_anchor": True} if self.sample_from_anchor else {}),
             },
             **self.written(),
             "sliding_window": self.sliding_window,
@@ -162,6 +213,52 @@ def build_target_layer_ids(num_target_layers: int, num_taps: int) -> tuple[int, 
         first, last = 0, num_target_layers - 2
     span = last - first
     return tuple(dict.fromkeys(round(first + at * span / (num_taps - 1)) for at in range(num_taps)))
+
+
+def _names(values: Mapping[str, Any], *fields: str) -> list[str]:
+    """The strings in these fields, in lower case."""
+    parts = [part for field in fields for part in (values.get(field), *_listed(values.get(field)))]
+    return [part.lower() for part in parts if isinstance(part, str)]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _check_parts(values: Mapping[str, Any], flat: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Refuse a head with parts that this module lacks, and name the part.
+
+    Raises:
+        UsageError: names the part.
+    """
+    kind = found.get("projector_type")
+    words = "".join(_names({**flat, **values}, "architectures", "model_type", "projector_type"))
+    words = words.replace("_", "").replace("-", "")
+    part = next((part for word, part in _OTHER_PARTS.items() if word in words), None)
+    if part is None and kind is not None and kind.lower() not in _PROJECTORS:
+        part = f"projector_type '{kind}'"
+    if part is not None:
+        raise UsageError(f"cannot use the head: {part} is not supported; use a DFlash, DSpark or JetSpec head")
+
+
+def _samples_from_anchor(values: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Whether the anchor's row scores a token.
+
+    speculators' files from before the field existed have blocks whose anchor scores nothing, even those of DSpark; the
+    number of tokens that the file proposes tells the two apart.
+    """
+    if "sample_from_anchor" in found:
+        return bool(found["sample_from_anchor"])
+    if "dspark_bonus_anchor" in found:  # vLLM's name for the opposite
+        return not found["dspark_bonus_anchor"]
+    about = values.get("speculators_config")
+    proposals = _listed(about.get("proposal_methods")) if isinstance(about, Mapping) else []
+    counts = [one.get("speculative_tokens") for one in proposals if isinstance(one, Mapping)]
+    for size, anchored in ((found["block_size"], True), (found["block_size"] - 1, False)):
+        if size in counts:
+            return anchored
+    kinds = [*_names(values, "architectures", "speculators_model_type"), *_names(found, "projector_type")]
+    return any("dspark" in kind for kind in kinds)
 
 
 def _draft_vocab(values: Mapping[str, Any]) -> int:

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.decoding import BUILDERS, Knobs, Proposal, Target, TokenTree
+from specbench.decoding import BUILDERS, Knobs, Target, TokenTree
 from specbench.engine import HeadRows
 from specbench.heads.head_rounds import HeadRounds
+from specbench.heads.level_growth import grow_levels
 from specbench.heads.levels import Levels, chain
+from specbench.heads.sampled_drafts import SampledDrafts
 
 
 class LevelRounds(HeadRounds):
@@ -48,26 +50,20 @@ class LevelRounds(HeadRounds):
         else:
             self.forwards = depth
             rows = self._width * (depth - 1)
-        # Distribution and temperature of each slot's sampled tokens, in fixed buffers because a round is captured.
-        self._sampling, self._draws = target.sampling, draws
         drafts = depth if draws else 0
-        self._drawn_from = torch.zeros(
-            target.slots, drafts, config.draft_vocab_size, dtype=torch.float32, device=head.device
-        )
-        self._temperature = torch.zeros((), dtype=torch.float32, device=head.device)
+        self._samples = SampledDrafts(target, drafts, config.draft_vocab_size, head.device) if draws else None
         super().__init__(head, target, path=depth, rows=rows, draws=drafts, weights=weights)
 
     def tree(self, slot: int, budget: int) -> TokenTree:
         """The tree after a slot's text; runs the round if it has not run yet."""
-        temperature = self._sampling().temperature if self._draws else 0.0
-        if self._draws:
-            self._temperature.fill_(temperature)
+        if self._samples is not None:
+            self._samples.update()
         if self._width > 1 and self.head.config.parallel:
             return BUILDERS["optimal"](self.marginals(slot), budget, Knobs(spine=False))
         root, (tokens, logp, best) = self.drafted(slot)
         if self._width == 1:
             deep = budget - 1
-            proposal = Proposal(self._drawn_from[slot, :deep].clone(), self._ids) if temperature else None
+            proposal = None if self._samples is None else self._samples.proposal(slot, deep, self._ids)
             return chain(root, tokens.flatten().tolist()[:deep], logp.flatten().tolist()[:deep], proposal)
         return Levels(root, tokens.tolist(), logp.tolist(), best.tolist(), self._width).tree(budget)
 
@@ -101,47 +97,30 @@ class LevelRounds(HeadRounds):
             block = rows.block(masks)
             before = self.head.fuse(self.head.mask_hidden).expand(*masks.shape, -1)
             outputs = torch.cat([last, self._layers(block, before)], dim=1)
-        logp, found = self._best(rows, outputs)
-        return self._known(found), logp, found[:, :0, 0]
-
-    def _drawn(self, rows: HeadRows, outputs: Tensor, place: int) -> tuple[Tensor, Tensor]:
-        """Like :meth:`_best` for one candidate, sampled at the target's temperature; the best one when greedy."""
-        scores = self.head.scores(outputs, rows.pieces)[:, 0].float()
-        greedy = self._temperature == 0
-        probabilities = (scores / torch.where(greedy, 1.0, self._temperature)).softmax(-1)
-        self._drawn_from[: len(probabilities), place] = probabilities
-        found = torch.where(greedy, scores.argmax(-1), rows.drawn(probabilities, place))[:, None, None]
-        return scores.log_softmax(-1)[:, None].gather(-1, found), found
+        tokens, logp = self._best(rows, outputs, 0)
+        return tokens, logp, tokens[:, :0, 0]
 
     def _levels(self, rows: HeadRows, last: Tensor) -> Sequence[Tensor]:
         """All candidates, in the order of :class:`Levels`: tokens, log-probabilities, indices of the extended ones."""
-        width = self._width
-        best_of = self._drawn if self._draws else lambda rows, outputs, level: self._best(rows, outputs)
-        logp, found = best_of(rows, last, 0)
-        tokens = self._known(found)[:, 0]
-        total = logp[:, 0]
-        every, scored, extended = [tokens], [total], []
-        above, parents = last.expand(-1, width, -1), None  # input and parents of the rows of the next pass
-        for level in range(1, self._depth):
+        width, outputs = self._width, last
+
+        def extend(level: int, tokens: Tensor, path: Tensor | None) -> tuple[Tensor, Tensor]:
+            nonlocal rows, outputs
+            if path is None:
+                above, parents = outputs.expand(-1, width, -1), None
+            else:
+                above = outputs.gather(1, path[:, :, None].expand(-1, -1, outputs.shape[2]))
+                parents = (level - 2) * width + path
             rows = rows.branch(tokens, parents)
             outputs = self._layers(rows, self.head.fed_back(above, rows.pieces))
-            logp, found = best_of(rows, outputs, level)
-            candidates = self._known(found).flatten(1)
-            every.append(candidates)
-            scored.append(logp.flatten(1))
-            if level + 1 < self._depth:
-                total, best = (total[:, :, None] + logp).flatten(1).topk(width)
-                extended.append(best)
-                tokens, path = candidates.gather(1, best), best // width
-                above = outputs.gather(1, path[:, :, None].expand(-1, -1, outputs.shape[2]))
-                parents = (level - 1) * width + path
-        none = tokens[:, :0]
-        return torch.cat(every, dim=1), torch.cat(scored, dim=1), torch.cat(extended, dim=1) if extended else none
+            return self._best(rows, outputs, level)
 
-    def _best(self, rows: HeadRows, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The W best drafts after each row: log-probabilities over the draft vocabulary, and indices, [S, n, W]."""
-        return rows.best(self.head.scores(outputs, rows.pieces), self._width)
+        tokens, logp = self._best(rows, last, 0)
+        return grow_levels(self._depth, width, tokens[:, 0], logp[:, 0], extend)
 
-    def _known(self, found: Tensor) -> Tensor:
-        """The target's ids for the head's own token ids."""
-        return found if self._ids is None else self._ids[found]
+    def _best(self, rows: HeadRows, outputs: Tensor, level: int) -> tuple[Tensor, Tensor]:
+        """The W best drafts after each row and their log-probabilities, [S, n, W]; or the sampled draft of a chain."""
+        scores = self.head.scores(outputs, rows.pieces)
+        samples = self._samples
+        logp, found = rows.best(scores, self._width) if samples is None else samples.draw(rows, scores, level)
+        return found if self._ids is None else self._ids[found], logp

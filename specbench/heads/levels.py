@@ -7,6 +7,7 @@ extended by W tokens each. Here, on the host, the best of all scored paths becom
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,13 +51,14 @@ class Levels:
     def tree(self, budget: int) -> TokenTree:
         """The ``budget`` - 1 most probable paths under the root; among equal paths, those that were scored first.
 
-        A path is never more probable than its prefix, so all prefixes of a path in the tree are in the tree, too.
+        A path is never more probable than its prefix, so all prefixes of a path in the tree are in the tree, too. Paths
+        with a token of probability 0 (-inf) are left out.
         """
         parents = self.parents()
         totals: list[float] = []
         for parent, logp in zip(parents, self.logp, strict=True):
             totals.append(logp + (totals[parent] if parent >= 0 else 0.0))
-        every = range(len(totals))
+        every = [one for one, total in enumerate(totals) if total > -math.inf]
         kept = sorted(heapq.nsmallest(budget - 1, every, key=lambda one: (-totals[one], one)))
         row_of = {one: row for row, one in enumerate(kept, 1)}
         return TokenTree(

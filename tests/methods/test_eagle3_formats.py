@@ -78,6 +78,11 @@ HEADS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         {"hidden": 24, "own_embedding": True, "fc_norm": True, "norm_output": True, "maps": ("d2t",)},
         ["norm_output", "fc_norm", "d2t"],
     ),
+    "deepspec": (
+        "deepspec",
+        {"ids": [1, 2, 4, 5, 6], "draft_vocab": VOCAB, "own_embedding": True, "qk_norm": True, "maps": ()},
+        ["taps", "residual", "fed back", "qk_norm", "qk_norm late", "embedding", "order", "shift", "position", "eps"],
+    ),
     "peagle-specforge": (
         "peagle-specforge",
         {"layers": 2, "masks": {"ptd_token_id": 1, "pard_token": 3}, "ids": [2, 3, 6]},

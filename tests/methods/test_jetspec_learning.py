@@ -15,10 +15,10 @@ from torch import Tensor
 from specbench.heads.block_config import BlockHeadConfig
 from specbench.heads.block_head import BlockHead
 from specbench.methods.jetspec.learning import divergence
-from specbench.methods.jetspec.learning.attention_mask import AttentionMask
-from specbench.methods.jetspec.learning.blocks import all_of, blocks_at, drawn
 from specbench.methods.jetspec.learning.lesson import Lesson
-from specbench.methods.jetspec.learning.start import start_from_target
+from specbench.training.block_heads.block_attention import BlockAttention
+from specbench.training.block_heads.blocks import blocks_at, every_block, sample_blocks
+from specbench.training.block_heads.initial_weights import start_from_target
 from specbench.training.objectives.teacher import Teacher
 
 STARTS, ENDS = torch.tensor([3, 5, 4]), torch.tensor([12, 6, 9])  # answers of 9, of 1 (no anchor) and of 5 tokens
@@ -29,18 +29,18 @@ STARTS, ENDS = torch.tensor([3, 5, 4]), torch.tensor([12, 6, 9])  # answers of 9
 
 def test_anchors_are_those_of_the_answer_that_have_a_next_token() -> None:
     torch.manual_seed(0)
-    blocks = drawn(STARTS, ENDS, 100, 4)
+    blocks = sample_blocks(STARTS, ENDS, 100, 4, 3)
     found = [sorted(row[used].tolist()) for row, used in zip(blocks.anchors, blocks.used, strict=True)]
     assert found == [list(range(3, 11)), [], list(range(4, 8))]
-    assert all_of(3, 6, 4, torch.device("cpu")).anchors.tolist() == [[3, 4]]
-    assert all_of(3, 4, 4, torch.device("cpu")).anchors.shape == (1, 0)
+    assert every_block(3, 6, 4, 3, torch.device("cpu")).anchors.tolist() == [[3, 4]]
+    assert every_block(3, 4, 4, 3, torch.device("cpu")).anchors.shape == (1, 0)
 
 
 def test_fewer_anchors_are_drawn_evenly_and_none_twice() -> None:
     torch.manual_seed(0)
     counts = torch.zeros(12)
     for _ in range(2000):
-        row = drawn(STARTS[:1], ENDS[:1], 3, 4).anchors[0].tolist()
+        row = sample_blocks(STARTS[:1], ENDS[:1], 3, 4, 3).anchors[0].tolist()
         assert len(set(row)) == 3
         counts[row] += 1
     assert counts[:3].sum() + counts[11] == 0
@@ -48,7 +48,7 @@ def test_fewer_anchors_are_drawn_evenly_and_none_twice() -> None:
 
 
 def test_rows_whose_token_is_after_the_text_learn_nothing() -> None:
-    blocks = blocks_at(torch.tensor([[3, 10, 0]]), torch.tensor([[True, True, False]]), torch.tensor([12]), 4)
+    blocks = blocks_at(torch.tensor([[3, 10, 0]]), torch.tensor([[True, True, False]]), torch.tensor([12]), 4, 3)
     assert blocks.positions.tolist() == [[3, 4, 5, 6, 10, 11, 12, 13, 0, 1, 2, 3]]
     assert blocks.learns.tolist() == [[[True] * 3, [True, False, False], [False] * 3]]
 
@@ -59,7 +59,7 @@ def test_rows_whose_token_is_after_the_text_learn_nothing() -> None:
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 def test_two_ways_of_attention_are_the_one_rule(causal: bool) -> None:
     torch.manual_seed(1)
-    blocks = drawn(STARTS[[0, 2]], ENDS[[0, 2]], 5, 4)
+    blocks = sample_blocks(STARTS[[0, 2]], ENDS[[0, 2]], 5, 4, 3)
     heads, groups, size, length = 4, 2, 16, 12
     queries = blocks.positions.shape[1]
     query = torch.randn(2, heads, queries, size)
@@ -78,7 +78,7 @@ def test_two_ways_of_attention_are_the_one_rule(causal: bool) -> None:
         query, torch.cat([keys, key], 2), torch.cat([values, value], 2), seen[:, None], scale=0.3, enable_gqa=True
     )
     for flex in (False, True):
-        sight = AttentionMask(blocks, length, 4, causal, flex=flex)
+        sight = BlockAttention(blocks, length, 4, causal, flex=flex)
         torch.testing.assert_close(sight(query, keys, values, key, value, 0.3), expected, rtol=1e-5, atol=1e-5)
     at = torch.arange
     ruled = sight.sees(at(2)[:, None, None], torch.tensor(0), at(queries)[:, None], at(length + queries))
@@ -140,7 +140,7 @@ def test_every_block_is_the_head_on_the_text_before_its_anchor(causal: bool, fle
     ids = torch.randint(0, 50, (2, 11), generator=torch.Generator().manual_seed(4))
     features, _ = lesson.frozen.teach(ids, torch.tensor([ids.shape[1]] * len(ids)))
     used = torch.tensor([[True] * 3, [True, True, False]])
-    blocks = blocks_at(torch.tensor([[3, 1, 9], [5, 6, 0]]), used, torch.tensor([11, 8]), 6)
+    blocks = blocks_at(torch.tensor([[3, 1, 9], [5, 6, 0]]), used, torch.tensor([11, 8]), 6, 5)
     with torch.no_grad():
         found = lesson.states(features, ids, blocks)
         for text, number in blocks.used.nonzero().tolist():
@@ -159,7 +159,7 @@ def test_a_step_learns_from_the_targets_own_distribution() -> None:
     torch.manual_seed(5)
     found = lesson(ids, starts, ends)
     torch.manual_seed(5)
-    blocks = drawn(starts, ends, 3, 6)
+    blocks = sample_blocks(starts, ends, 3, 6, 5)
     total, weights, rows = torch.tensor(0.0, dtype=torch.float64), 0.0, 0
     with torch.no_grad():
         features, _ = lesson.frozen.teach(ids, torch.tensor([ids.shape[1]] * len(ids)))

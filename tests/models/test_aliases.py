@@ -80,7 +80,7 @@ def planned(model: str, method: str | None, *settings: str, head: str | None = N
 
 
 def test_the_head_of_a_target_is_set_and_reported() -> None:
-    assert HEADS["qwen3-8b"][1].keys() == {"jetspec", "eagle3"}
+    assert HEADS["qwen3-8b"][1].keys() == {"jetspec", "eagle3", "dspark"}
     for alias, (_, heads) in HEADS.items():
         for method, head in heads.items():
             found, note = planned(alias, f"ar,{method}")
@@ -98,7 +98,7 @@ def test_a_preset_keeps_the_head_and_sets_the_rest() -> None:
     for method, head in HEADS["qwen3-8b"][1].items():
         plan = Plan(method=method, task="humaneval", model="qwen3-8b", settings=(f"{method}.preset=published",))
         (options,) = (spec.options for spec in resolve(plan).specs() if spec.name == method)
-        assert (options["head"], options["width"]) == (head, {"jetspec": 7, "eagle3": 10}[method])
+        assert (options["head"], options["width"]) == (head, {"jetspec": 7, "eagle3": 10, "dspark": 7}[method])
 
 
 def test_a_head_of_the_users_own_wins_by_flag_and_by_setting() -> None:

@@ -33,10 +33,10 @@ from specbench.decoding.tree import StepResult, TokenTree
 # numbers, and the oracle can take each of these ways itself. The original reads the outputs of layers 1, L // 2 - 1
 # and L - 4 and has one ``midlayer``, as SpecForge has, whose ids are of layers whose outputs are read. speculators'
 # are of layers whose inputs are read; its layers are ``layers.i``, and what it says of them is a level deeper.
-# P-EAGLE has ``layers.i`` too, and ids by who made it.
+# P-EAGLE has ``layers.i`` too, and ids by who made it. DeepSpec has Qwen3's ``layers.0`` and ids of outputs.
 
 
-PRODUCERS = ("original", "specforge", "speculators", "peagle-specforge", "peagle-speculators")
+PRODUCERS = ("original", "specforge", "speculators", "deepspec", "peagle-specforge", "peagle-speculators")
 
 #: Ways to misread a head, each of which changes what it says where the head has what is misread.
 WRONG: Mapping[str, str] = {
@@ -92,7 +92,7 @@ KEYS: Mapping[str, Any] = {
     "norm_before_fc": None,
     "fc_norm": None,
     "norm_output": None,
-    "qk_norm": False,  # the layers are Qwen3's, with norms of queries and keys; speculators only
+    "qk_norm": False,  # the layers are Qwen3's, with norms of queries and keys; speculators and DeepSpec only
     "verifier_norm": False,  # the file has a tensor of this name; speculators only
     "maps": ("d2t", "t2d"),  # those in the file
     "rope": "theta",  # where the base of the rotation stands: "theta", "parameters", or nowhere: ""
@@ -174,6 +174,10 @@ def _config(producer: str, keys: Mapping[str, Any]) -> dict[str, Any]:
         **{name: keys[name] for name in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")},
     }
     kind = "peagle" if parallel else "eagle3"
+    if producer == "deepspec":
+        about = {"target_layer_ids": keys["ids"], "num_target_layers": 8, "ttt_length": 7, "step_loss_decay": 0.8}
+        found = {"architectures": ["Qwen3Eagle3Model"], **layer, **about}
+        return {name: value for name, value in found.items() if value is not None}
     if nested:
         config |= {
             "architectures": ["PEagleSpeculator" if parallel else "Eagle3Speculator"],
@@ -206,6 +210,7 @@ def taps(folder: Path, target_layers: int, *, wrong: str = "") -> tuple[int, ...
     nested = "speculators_model_type" in config
     inputs = nested != (wrong == "taps")  # ids name the layers whose inputs are read
     named = (config if nested else config.get("eagle_config", {})).get("eagle_aux_hidden_state_layer_ids")
+    named = config.get("target_layer_ids", named)
     if named is None:
         after = 0 if wrong != "taps" else 1
         found = [layer + after for layer in (1, target_layers // 2 - 1, target_layers - 4)]

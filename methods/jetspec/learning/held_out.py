@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specbench.methods.jetspec.learning.blocks import all_of
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.training import Accepted, Text, leading
 
@@ -46,19 +45,19 @@ class HeldOut:
 
 def held_out(lesson: Lesson, texts: Sequence[Text], device: torch.device) -> HeldOut:
     """Measure a head on answers of the target itself."""
-    rows, known = lesson.head.config.block_size, lesson.head.draft_ids
+    known = lesson.head.draft_ids
     right, gaps = [], []
     for ids, start, end in lesson.answers(texts, device):
-        blocks = all_of(start, end, rows, device)
+        blocks = lesson.every(start, end, device)
         logits = lesson.logits(ids, blocks)[0]
         best = logits.argmax(-1)
         right.append(leading(best if known is None else known[best], ids[0], blocks.anchors[0], end))
         whole = blocks.learns[0].all(-1)
         if whole.any():
             anchors = blocks.anchors[0][whole]
-            tokens = ids[0][anchors[:, None] + torch.arange(1, rows, device=device)]
+            tokens = ids[0][anchors[:, None] + torch.arange(1, lesson.depth + 1, device=device)]
             gaps.append(branch_gaps(logits[whole].float(), tokens, known).median().item())
-    return HeldOut(Accepted.of(right, rows - 1), gaps)
+    return HeldOut(Accepted.of(right, lesson.depth), gaps)
 
 
 def branch_gaps(logits: Tensor, tokens: Tensor, known: Tensor | None) -> Tensor:

@@ -1,6 +1,6 @@
 """Attention of training blocks: a row attends to the text before its anchor, and to the earlier or all block rows.
 
-The rule :meth:`AttentionMask.sees` is implemented twice: as a dense product per block for the CPU, and with
+The rule :meth:`BlockAttention.sees` is implemented twice: as a dense product per block for the CPU, and with
 FlexAttention for CUDA, where the dense products would not fit in memory.
 """
 
@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.methods.jetspec.learning.blocks import Blocks
+from specbench.training.block_heads.blocks import Blocks
 
 #: (q [B, heads, A·R, D], context k, v [B, KV heads, S, D], the blocks' k, v [B, KV heads, A·R, D], scale) -> as q.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
 
 
-class AttentionMask:
+class BlockAttention:
     """Attention of all blocks of a batch.
 
     ``blocks``: A blocks for each of B texts; ``length``: S, tokens of the longest text; ``causal``: a row attends to

@@ -1,8 +1,8 @@
 """Training blocks of a text: where they start, and which of their rows have a label.
 
 An anchor is a token of the answer whose next token is in the answer too (SpecForge, ``dflash_family_model.py``). Its
-block is [anchor, MASK, …] at the anchor's position and the following ones; the row at offset k predicts the token k
-positions after the anchor, from the text up to and including the anchor.
+block is [anchor, MASK, …] at the anchor's position and the following ones, and it predicts the D tokens after the
+anchor, from the text up to and including the anchor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Blocks:
         anchors: int64 [B, A] position of each block's anchor; 0 for an unused block.
         used: bool [B, A] whether the block is used.
         positions: int64 [B, A × R] positions of all rows.
-        learns: bool [B, A, R - 1] whether the token predicted by the row at offset 1 to R - 1 is in the text.
+        learns: bool [B, A, D] whether the token 1 to D positions after the anchor is in the text.
     """
 
     anchors: Tensor
@@ -30,16 +30,17 @@ class Blocks:
     learns: Tensor
 
 
-def blocks_at(anchors: Tensor, used: Tensor, ends: Tensor, rows: int) -> Blocks:
-    """Blocks at given anchors of texts with ``ends`` int64 [B] tokens."""
+def blocks_at(anchors: Tensor, used: Tensor, ends: Tensor, rows: int, drafts: int) -> Blocks:
+    """Blocks at given anchors of texts with ``ends`` int64 [B] tokens; ``rows``: R; ``drafts``: D."""
     anchors = anchors.masked_fill(~used, 0)
-    offsets = torch.arange(rows, device=anchors.device)
-    positions = anchors[:, :, None] + offsets
-    learns = used[:, :, None] & (positions[:, :, 1:] < ends[:, None, None])
+    offsets = torch.arange(max(rows, drafts + 1), device=anchors.device)
+    places = anchors[:, :, None] + offsets
+    positions = places[:, :, :rows]
+    learns = used[:, :, None] & (places[:, :, 1 : 1 + drafts] < ends[:, None, None])
     return Blocks(anchors, used, positions.flatten(1), learns)
 
 
-def drawn(starts: Tensor, ends: Tensor, count: int, rows: int) -> Blocks:
+def sample_blocks(starts: Tensor, ends: Tensor, count: int, rows: int, drafts: int) -> Blocks:
     """Blocks at anchors sampled uniformly without replacement from each answer, with torch's generator.
 
     ``starts``, ``ends``: int64 [B] first position of each answer, and tokens of each text; ``count``: at most A; texts
@@ -51,10 +52,11 @@ def drawn(starts: Tensor, ends: Tensor, count: int, rows: int) -> Blocks:
     there = places < (ends - 1 - starts).cpu()[:, None]
     chosen = lots.masked_fill(~there, 2.0).argsort(dim=1)[:, :count]
     used = there.gather(1, chosen).to(starts.device)
-    return blocks_at(starts[:, None] + chosen.to(starts.device), used, ends, rows)
+    return blocks_at(starts[:, None] + chosen.to(starts.device), used, ends, rows, drafts)
 
 
-def all_of(start: int, end: int, rows: int, device: torch.device) -> Blocks:
+def every_block(start: int, end: int, rows: int, drafts: int, device: torch.device) -> Blocks:
     """A block at every anchor of one text, in order."""
     anchors = torch.arange(start, max(start, end - 1), device=device)[None]
-    return blocks_at(anchors, torch.ones_like(anchors, dtype=torch.bool), torch.tensor([end], device=device), rows)
+    used = torch.ones_like(anchors, dtype=torch.bool)
+    return blocks_at(anchors, used, torch.tensor([end], device=device), rows, drafts)

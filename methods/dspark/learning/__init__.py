@@ -1,0 +1,1 @@
+"""Parts of training a head; ``train.py`` combines them."""
