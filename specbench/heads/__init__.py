@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from specbench.heads.head_config import PublishedHead as PublishedHead
     from specbench.heads.head_config import head_size as head_size
     from specbench.heads.head_config import layer_sizes as layer_sizes
+    from specbench.heads.head_files import HeadFiles as HeadFiles
     from specbench.heads.head_rounds import HeadRounds as HeadRounds
     from specbench.heads.level_rounds import LevelRounds as LevelRounds
+    from specbench.heads.step_times import step_seconds as step_seconds
 else:
     __getattr__, __dir__ = door(__name__)
