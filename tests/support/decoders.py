@@ -276,6 +276,7 @@ class ToyEngine:
         *,
         top_k: int = 0,
         taps: tuple[int, ...] = (),
+        acceptance: Any = None,
         phases: Phases | None = None,
         forced: Mapping[int, Sequence[int]] | None = None,
     ) -> dict[int, StepResult]:
