@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from specbench.heads.block_config import build_target_layer_ids as build_target_layer_ids
     from specbench.heads.block_head import BlockHead as BlockHead
     from specbench.heads.block_head import BlockRounds as BlockRounds
+    from specbench.heads.convert import convert_head as convert_head
+    from specbench.heads.convert import convert_main as convert_main
     from specbench.heads.draft_head import Head as Head
     from specbench.heads.head_config import HEAD_FILE as HEAD_FILE
     from specbench.heads.head_config import HEAD_SIZES as HEAD_SIZES

@@ -22,7 +22,7 @@ RULE = TypicalAcceptance(0.09, 0.3)
 
 
 def accepted(tree: TokenTree, shares: Tensor, rule: TypicalAcceptance) -> tuple[list[int], int]:
-    """The released rule on every path: the longest prefix of probable tokens, then the likeliest; and the next token."""
+    """The released rule on every path: the longest probable prefix, then the likeliest; and the next token."""
     allowed = tree.accept or [True] * len(tree)
     best: tuple[int, float, list[int]] = (0, 0.0, [0])
     for leaf in range(len(tree)):
