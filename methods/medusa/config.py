@@ -92,12 +92,13 @@ class HeadConfig(HeadConfigBase):
             stated=stated,
         )
 
-    def sized(self, head: str, shapes: Mapping[str, Sequence[int]]) -> HeadConfig:
+    def sized(self, head: str, shapes: Mapping[str, Sequence[int]], vocabulary: int) -> HeadConfig:
         """Return the configuration with the sizes of a file's tensors.
 
         Args:
             head: name of the head, for errors.
             shapes: shapes of the tensors by :func:`own_name`.
+            vocabulary: the target's, for heads without an LM head whose ``config.json`` does not state it.
         """
         blocks = {(int(k), int(j)) for k, j, _ in _matches(_OWN, shapes)}
         scored = {int(k) for (k,) in _matches(_LM_HEAD, shapes)}
@@ -107,7 +108,7 @@ class HeadConfig(HeadConfigBase):
         scorer: Scorer = "own" if scored else "target"
         if "lm_head.weight" in shapes or (scored and self.scorer == "shared"):
             scorer = "shared"
-        rows = next((shape[0] for name, shape in shapes.items() if name.startswith("lm_head")), 0)
+        rows = next((shape[0] for name, shape in shapes.items() if name.startswith("lm_head")), vocabulary)
         return replace(
             self,
             heads=1 + max([*(k for k, _ in blocks), *(scored if scorer == "own" else ())]),
@@ -127,8 +128,7 @@ class HeadConfig(HeadConfigBase):
         return cls(**_no_layers(config.hidden_size), vocab_size=config.vocab_size, **known)
 
     def agrees_with(self, target: Any) -> dict[str, tuple[int, int]]:
-        vocabulary = self.vocab_size or target.vocab_size  # a file without LM head need not state it
-        return {**super().agrees_with(target), "vocabulary": (vocabulary, target.vocab_size)}
+        return {**super().agrees_with(target), "vocabulary": (self.vocab_size, target.vocab_size)}
 
     def to_json(self) -> dict[str, Any]:
         """The form that vLLM reads."""

@@ -64,8 +64,9 @@ class DraftHead(Head):
         return found
 
     @classmethod
-    def sized(cls, files: HeadFiles, config: HeadConfig) -> HeadConfig:
-        return config.sized(files.name, {own_name(name): shape for name, shape in files.shapes().items()})
+    def sized(cls, files: HeadFiles, config: HeadConfig, target: Any) -> HeadConfig:
+        shapes = {own_name(name): shape for name, shape in files.shapes().items()}
+        return config.sized(files.name, shapes, 0 if target is None else target.vocab_size)
 
     @classmethod
     def from_file(cls, name: str, config: HeadConfig, tensors: dict[str, Tensor]) -> dict[str, Any]:

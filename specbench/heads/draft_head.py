@@ -44,8 +44,8 @@ class Head(nn.Module):
         return None
 
     @classmethod
-    def sized(cls, files: head_files.HeadFiles, config: Any) -> Any:
-        """Return the configuration with sizes that only the shapes of the file's tensors show."""
+    def sized(cls, files: head_files.HeadFiles, config: Any, target: Any) -> Any:
+        """Return the configuration with sizes that ``config.json`` lacks, from the files' tensors or the target's."""
         return config
 
     @classmethod
@@ -159,7 +159,7 @@ class Head(nn.Module):
         """
         text = None if target is None else target.get_text_config()
         config = cls.CONFIG.from_json(files.config, None if text is None else text.num_hidden_layers, **sense)
-        config = cls.sized(files, config)
+        config = cls.sized(files, config, text)
         if text is not None:
             config.check_target(files.name, text)
         tensors = files.tensors(device, dtype)

@@ -64,7 +64,7 @@ KINDS = {
     "v0.1": Kind("original", [*ALWAYS, "no bias"], scorer="target"),
     "vLLM": Kind("vllm", [*ALWAYS, "target's LM head", "one LM head"], bias=False),
     "vLLM, bias": Kind("vllm", ["no bias", "blocks reversed"], blocks=2, prefix="medusa_heads."),
-    "vLLM, map": Kind("vllm", ["map ignored", "map as offsets", "map sorted", "softmax over all"], bias=False, cut=True),
+    "vLLM, map": Kind("vllm", ["map ignored", "map as offsets", "map sorted", "softmax over all"], cut=True),
     "vLLM, map and whole LM heads": Kind("vllm", ["map ignored", "first rows"], bias=False, cut=True, rows="all"),
     "vLLM, shared": Kind("vllm", ["target's LM head", "no bias", "map ignored"], scorer="shared", cut=True),
     "vLLM, several": Kind("vllm", ["target's LM head", "last LM head"], scorer="several"),
@@ -114,7 +114,10 @@ def write(folder: Path, kind: Kind, seed: int = 0) -> Path:
 
 @cache
 def model() -> Any:
-    return tiny_llama(VOCAB, num_hidden_layers=LAYERS).double()
+    made = tiny_llama(VOCAB, num_hidden_layers=LAYERS).double()
+    norm = made.model.norm.weight  # of other values than 1, which would hide a second norm
+    norm.data.copy_(torch.linspace(0.5, 1.5, len(norm)))
+    return made
 
 
 def states(ids: Sequence[int], wrong: str = "") -> Tensor:
@@ -310,22 +313,24 @@ def test_static_trees_have_the_tokens_of_their_ranks(options: Any, nodes: Sequen
 
 
 @pytest.mark.parametrize("accept", ["exact", "typical"])
-@pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=5)], ids=["greedy", "sampled"])
 def test_texts_are_the_targets(
-    sampling: Sampling, captured: bool, accept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sampling: Sampling, accept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Typical acceptance is exact only at temperature 0."""
+    """Typical acceptance is exact only at temperature 0; above, its texts are the same with and without graphs."""
     monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
     folder = write(tmp_path, KINDS["vLLM, map"])
     how = {"capacity": 60, "max_rows": 64, "sampling": sampling}
     with attached(model(), slots=1, **how) as engine:
         truth = [autoregressive(engine, ids, 20) for ids in PROMPTS]
-    with attached(model(), slots=3, graphs=captured, **how) as engine:
-        records = served(engine, ready(folder, engine, accept=accept), PROMPTS, 20, together=3)
-    texts = [record.output_ids for record in records]
-    assert (texts == truth) == (accept == "exact" or sampling.greedy)
-    assert all(record.draft_forwards for record in records)
+    texts = []
+    for captured in (False, True) if sampling.greedy or accept == "typical" else (False,):
+        with attached(model(), slots=3, graphs=captured, **how) as engine:
+            records = served(engine, ready(folder, engine, accept=accept), PROMPTS, 20, together=3)
+        assert all(record.draft_forwards for record in records)
+        texts.append([record.output_ids for record in records])
+    assert texts[0] == texts[-1]
+    assert (texts[0] == truth) == (accept == "exact" or sampling.greedy)
 
 
 # ------------------------------------------------------------------ writing
@@ -411,8 +416,8 @@ def test_files_that_are_not_whole_are_refused(kind: str, change: Change, named: 
 @pytest.mark.parametrize(
     ("kind", "sizes"),
     [
-        ("original", {"vocab": 19}), ("original", {"hidden": 40}), ("v0.1", {"hidden": 40}), ("vLLM, map", {"vocab": 19}),
-        ("original", {"depth": 5}),
+        ("original", {"vocab": 19}), ("original", {"hidden": 40}), ("original", {"depth": 5}),
+        ("v0.1", {"hidden": 40}), ("vLLM, map", {"vocab": 19}),
     ],
 )  # fmt: skip
 def test_heads_of_other_targets_are_refused(kind: str, sizes: dict[str, int], tmp_path: Path) -> None:
