@@ -6,14 +6,7 @@ best guess for the first. All nodes of one depth and rank carry the same token.
 
 from __future__ import annotations
 
-from specbench.decoding import Node, TreeOption, parse_nodes
-
-#: Medusa's ``mc_sim_7b_63`` (Cai et al. 2024, released code), which TR-Jacobi uses unchanged. Names have one digit
-#: per rank.
-MC_SIM_7B_63 = (
-    "0 00 1 01 2 000 10 02 3 03 4 04 20 05 001 5 06 6 07 010 11 7 08 002 30 09 8 9 100 020 12 003 40 21 004 005 0000 "
-    "011 006 030 50 13 007 008 009 60 040 14 70 012 200 31 22 80 050 15 101 021 90 060 0001 16 070"
-)
+from specbench.decoding import MC_SIM_7B_63, Node, TreeOption, parse_nodes
 
 #: Rank of the retrieved token at every depth: after the ten best.
 RETRIEVED = 10

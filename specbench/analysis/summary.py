@@ -129,7 +129,10 @@ def summarise(run: RunContents) -> RunSummary:
     reported = dict(run.engine or {})
     memory: Mapping[str, Any] = reported.pop(MEMORY, {})
     known = run.engines or Engines()
-    together = _together(config, by_method, known.failed)
+    graded = {label: Lossless.model_validate(tally) for label, tally in (run.lossless or {}).items()}
+    claims = {spec.label for spec in config.methods if spec.lossless}
+    others = {label for label, found in graded.items() if label not in claims and found.verdict == "lossy"}
+    together = _together(config, by_method, {*known.failed, *others})
     ours = [spec.label for spec in config.methods if not spec.engine]  # the drafts of other engines are unknown
     rows = []
     for spec in config.methods:
@@ -141,7 +144,7 @@ def summarise(run: RunContents) -> RunSummary:
             name: with_joint_interval(getattr(against, name), spec.label, found) for name, found in together.items()
         }
         again = compare_to_baseline(by_method.get(repeated, {}), mine, shared).speedup if repeated else None
-        tally = (run.lossless or {}).get(spec.label)
+        tally = graded.get(spec.label)
         share = bandwidth.share(spec.label, answers, shared=shared) if bandwidth else None
         rows.append(
             MethodSummary(
@@ -160,7 +163,7 @@ def summarise(run: RunContents) -> RunSummary:
                 accuracy_difference=None if spec.label == BASELINE else gained(baseline, mine, verdicts),
                 metrics={name: _accuracy(answers, marks) for name, marks in (run.metrics or {}).items()},
                 groups=groups(baseline, mine, shared),
-                lossless=None if tally is None else _graded(Lossless.model_validate(tally), mine),
+                lossless=None if tally is None else _graded(tally, mine),
                 positions=curve,
                 session=session_figures(config, baseline, mine),
                 branches=branch_calibration(answers, run.branches),
@@ -192,24 +195,24 @@ def summarise(run: RunContents) -> RunSummary:
         interval=INTERVAL,
         bootstrap_seed=BOOTSTRAP_SEED,
         rows=rows,
-        fastest=fastest_of([row for row in rows if row.method in alike], together["speedup"]),
+        fastest=fastest_of([row for row in rows if row.method in alike - others], together["speedup"]),
         **fields,
     )
     return unsure(with_texts(made, config, everything, run.likelihoods))
 
 
 def _together(
-    config: RunConfig, by_method: Mapping[str, Mapping[Key, RequestRecord]], failed: Container[str]
+    config: RunConfig, by_method: Mapping[str, Mapping[Key, RequestRecord]], out: Container[str]
 ) -> dict[str, Many | None]:
     """Kind of speedup -> joint intervals of the rows that might be the fastest: not AR, and neither repeated nor
-    simulated nor failed nor of another precision."""
+    simulated nor of another precision nor among ``out``: failed rows, and rows that are lossy by design."""
     shared, baseline = config.concurrency > 1, by_method.get(BASELINE, {})
     pairs = {
         spec.label: Pairs.of(baseline, by_method[spec.label], shared)
         for spec in config.methods
         if spec.label in by_method
         and spec.label not in (BASELINE, BASE, *config.simulated)
-        and spec.label not in failed
+        and spec.label not in out
         and same_precision(spec, config.model.dtype)
         and _repeated_row(config.methods, spec) is None
     }

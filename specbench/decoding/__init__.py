@@ -46,9 +46,11 @@ if TYPE_CHECKING:
     from specbench.decoding.tree import Proposal as Proposal
     from specbench.decoding.tree import StepResult as StepResult
     from specbench.decoding.tree import TokenTree as TokenTree
+    from specbench.decoding.tree import TypicalAcceptance as TypicalAcceptance
     from specbench.decoding.trees.builders import BUILDERS as BUILDERS
     from specbench.decoding.trees.builders import Knobs as Knobs
     from specbench.decoding.trees.marginals import Marginals as Marginals
+    from specbench.decoding.trees.written import MC_SIM_7B_63 as MC_SIM_7B_63
     from specbench.decoding.trees.written import Node as Node
     from specbench.decoding.trees.written import TreeOption as TreeOption
     from specbench.decoding.trees.written import parse_nodes as parse_nodes

@@ -109,6 +109,7 @@ def pair_methods(method: Method, other: Method, role: Role) -> Method:
         decoder=Pair(retrieval, drafter, owner=0 if role == FALLBACK else 1),
         measures={**retrieval.measures, **drafter.measures, **MEASURES},
         own_noise=method.own_noise or other.own_noise,
+        acceptance=method.acceptance or other.acceptance,
     )
 
 

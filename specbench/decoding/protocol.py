@@ -15,7 +15,7 @@ from numbers import Integral
 from typing import Any
 
 from specbench.common import Options, plugins
-from specbench.decoding.tree import Branch, StepResult, TokenTree
+from specbench.decoding.tree import Branch, StepResult, TokenTree, TypicalAcceptance
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,14 @@ class Decoder(ABC):
         return False
 
     @staticmethod
+    def acceptance(options: Any) -> TypicalAcceptance | None:
+        """Return the rule that replaces exact acceptance above temperature 0; None, the default, keeps texts AR's.
+
+        A method with such a rule is not lossless, whatever its ``method.toml`` says.
+        """
+        return None
+
+    @staticmethod
     def check(options: Any, model: str) -> None:
         """Refuse options that cannot work, such as a missing draft model, before any model is loaded.
 
@@ -228,6 +236,7 @@ class Method:
         shared: objects that its sequences share, loaded by :meth:`ready`.
         own_noise: above temperature 0 it samples with noise of its own, so that only the distribution of its texts is
             AR's.
+        acceptance: rule that accepts drafts above temperature 0, if it is not exact; then the method is not lossless.
         origin: "specbench", or the Python distribution that has the plug-in.
 
     Raises:
@@ -242,6 +251,7 @@ class Method:
     measures: Mapping[str, str] = field(default_factory=dict)
     shared: Any = None
     own_noise: bool = False
+    acceptance: TypicalAcceptance | None = None
     origin: str = "specbench"
 
     @property

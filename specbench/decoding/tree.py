@@ -119,6 +119,20 @@ class Proposal:
 
 
 @dataclass(frozen=True)
+class TypicalAcceptance:
+    """Accept drafts that are probable enough instead of those that the target samples (Cai et al. 2024, §2.3.1).
+
+    A draft is accepted if its probability under the target, given the drafts before it, is above
+    min(epsilon, delta · exp(-entropy of that distribution)). The deepest accepted path wins, among equally deep ones
+    the most probable one, and the token after it is the target's most probable one. Not lossless above temperature 0;
+    at temperature 0 it has no effect.
+    """
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
 class TokenTree:
     """A draft to verify in one target forward.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specbench.common import EnvironmentRefused, UsageError
-from specbench.decoding import BadTree, StepResult, TokenTree
+from specbench.decoding import BadTree, StepResult, TokenTree, TypicalAcceptance
 from specbench.engine import graphs as capturing
 from specbench.engine import memory, memory_budget
 from specbench.engine.attention.choice import Attentions
@@ -232,6 +232,7 @@ class Engine:
         top_k: int = 0,
         taps: tuple[int, ...] = (),
         probabilities: bool = False,
+        acceptance: TypicalAcceptance | None = None,
         phases: Phases | None = None,
         forced: Forced | None = None,
     ) -> dict[int, StepResult]:
@@ -243,6 +244,7 @@ class Engine:
         ``forced``, block verification still runs but its result is ignored.
 
         Args:
+            acceptance: rule that accepts drafts above temperature 0 instead.
             trees: tree of each slot to step; each root is that slot's last emitted token.
             forced: per slot, for each row of its tree a next token that replaces the computed one, or
                 :data:`~specbench.decoding.tree.COMPUTED`. For simulated acceptance, which does all the work of a step.
@@ -257,7 +259,7 @@ class Engine:
         batch = Batch.of(trees, eager.plain.vocabulary)
         attention, tall = self.attentions.of(trees.values())
         drawn = probabilities or bool(eager.blocks(batch))
-        kind = eager.kind(attention, tall, top_k, taps, forced is not None, drawn)
+        kind = eager.kind(attention, tall, top_k, taps, forced is not None, drawn, acceptance)
         try:
             return (self._graphs or eager).run(batch, kind, forced, phases.mark if phases else unmarked)
         except (RuntimeError, MemoryError) as error:
@@ -304,6 +306,7 @@ class Engine:
         top_k: int = 0,
         taps: tuple[int, ...] = (),
         probabilities: bool = False,
+        acceptance: TypicalAcceptance | None = None,
         forced: bool = False,
         context: int = 0,
     ) -> None:
@@ -315,7 +318,15 @@ class Engine:
         if self._tuner is None:
             return
         try:
-            self._tuner.prepare(max_rows, top_k, taps, probabilities=probabilities, forced=forced, context=context)
+            self._tuner.prepare(
+                max_rows,
+                top_k,
+                taps,
+                probabilities=probabilities,
+                acceptance=acceptance,
+                forced=forced,
+                context=context,
+            )
         except CaptureFailed as error:
             if self._graphs_asked:
                 raise

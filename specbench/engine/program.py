@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from specbench.decoding import COMPUTED
+from specbench.decoding import COMPUTED, TypicalAcceptance
 from specbench.engine import pack
 from specbench.engine.attention.interface import Backend, Calls, Visibility
 from specbench.engine.buckets import ROW_BUCKETS
@@ -22,6 +22,7 @@ from specbench.engine.cache import StaticCache
 from specbench.engine.layout import Group, Layout
 from specbench.engine.ops import Ancestry, Ops
 from specbench.engine.sampler import Sampling, perturbed
+from specbench.engine.typical import typical_next
 
 
 def decoder_layers(model: Any) -> list[nn.Module]:
@@ -99,6 +100,7 @@ class StepKind:
         forced: whether some computed next tokens may be replaced.
         tall: whether attention uses tiles of many rows of a sequence rather than of about one row.
         probabilities: whether to return the distribution of each row's next token; in greedy decoding at temperature 1.
+        acceptance: rule that accepts drafts instead of exact acceptance; only above temperature 0.
     """
 
     sampling: Sampling
@@ -108,6 +110,7 @@ class StepKind:
     attention: str = "reference"
     tall: bool = True
     probabilities: bool = False
+    acceptance: TypicalAcceptance | None = None
 
 
 class Computed(NamedTuple):
@@ -176,6 +179,11 @@ class Program:
                 row += some.shape[1]
         hidden = torch.cat(outputs, dim=-1) if kind.taps else None
         next_token, top, probabilities = _joined(chosen)
+        if kind.acceptance is not None:
+            assert probabilities is not None
+            tree = fields.tokens, fields.parents, fields.accept, ancestry.depth, layout
+            next_token = typical_next(kind.acceptance, probabilities[0], *tree)[None].to(next_token.dtype)
+            probabilities = probabilities if kind.probabilities else None
         if kind.forced:
             next_token = torch.where(fields.forced == COMPUTED, next_token, fields.forced)
         mark("forward")
@@ -245,11 +253,11 @@ class Program:
 
     def _choose(self, logits: Tensor, positions: Tensor, kind: StepKind) -> Chosen:
         """Choose the next token of every row from logits [1, n, V], with top-k or probabilities if requested."""
-        sampling = kind.sampling
-        if not kind.top_k and not kind.probabilities:
+        sampling, shares = kind.sampling, kind.probabilities or kind.acceptance is not None
+        if not kind.top_k and not shares:
             return Chosen(self.ops.choose(logits, positions, sampling))
         kept = self.ops.filtered(logits, sampling)
-        probabilities = kept.float().softmax(-1) if kind.probabilities else None
+        probabilities = kept.float().softmax(-1) if shares else None
         if not kind.top_k:  # with kernels, where available, like steps without probabilities
             return Chosen(self.ops.draw(kept, positions, sampling), probabilities=probabilities)
         chosen = perturbed(kept, positions, sampling)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.decoding import StepResult, TokenTree
+from specbench.decoding import StepResult, TokenTree, TypicalAcceptance
 from specbench.engine import block_verification, pack
 from specbench.engine.attention.choice import Attentions
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket
@@ -67,13 +67,15 @@ class EagerStepper:
         taps: tuple[int, ...] = (),
         forced: bool = False,
         probabilities: bool = False,
+        acceptance: TypicalAcceptance | None = None,
     ) -> StepKind:
         """Return the kind of a step, with those sampling parameters that a graph of the step would bake in."""
+        acceptance = None if self._sampling.greedy else acceptance
         # With top-k, torch computes the scores, which bakes in all parameters; probabilities bake in the temperature.
         sampling = self._sampling if top_k else self.program.ops.same_graph(self._sampling)
-        if probabilities:
+        if probabilities or acceptance is not None:
             sampling = replace(sampling, temperature=self._sampling.temperature)
-        return StepKind(sampling, top_k, taps, forced, attention, tall, probabilities)
+        return StepKind(sampling, top_k, taps, forced, attention, tall, probabilities, acceptance)
 
     def shape(self, rows: int, kind: StepKind) -> Shape:
         """Shape of the input and output arrays of a step of ``rows`` rows."""

@@ -7,12 +7,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from specbench.common import EnvironmentRefused
-from specbench.decoding import TokenTree
+from specbench.decoding import TokenTree, TypicalAcceptance
 from specbench.engine import pack
 from specbench.engine.attention.choice import Steps
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket
@@ -24,6 +25,7 @@ from specbench.engine.stepper import EagerStepper, GraphStepper
 
 #: Buckets up to this size are tried even for one row: a matrix product of a few rows can be faster than of one row.
 _FEW = 16
+_LATER = {"probabilities": False, "acceptance": None}  # values of kinds in reports of older versions
 _REPLAYS, _EAGER_STEPS = 9, 5  # repetitions of a timed step; the median counts
 
 
@@ -68,6 +70,7 @@ class Tuner:
         taps: tuple[int, ...] = (),
         *,
         probabilities: bool = False,
+        acceptance: TypicalAcceptance | None = None,
         forced: bool = False,
         context: int = 0,
     ) -> None:
@@ -81,7 +84,7 @@ class Tuner:
             self._products.choose(self._code.weights())  # before a graph captures a kernel
             self._attentions.choose(lambda name: self._one_row_seconds(name, context))
             for steps in self._attentions.steps(max_rows, len(self._slots)):
-                kind = self._eager.kind(steps.attention, steps.tall, top_k, taps, forced, wanted)
+                kind = self._eager.kind(steps.attention, steps.tall, top_k, taps, forced, wanted, acceptance)
                 self.tune(steps, kind, min(context, self._slots.capacity))
         except torch.OutOfMemoryError as error:
             raise EnvironmentRefused(
@@ -151,7 +154,7 @@ class Tuner:
     def _earlier_choices(self, kind: StepKind, buckets: Collection[int]) -> Mapping[int, int]:
         """bucket -> the bucket that an earlier run padded it to, if that is in ``buckets`` and large enough."""
         mine = _described(kind)
-        for choice in ({"probabilities": False, **each} for each in self._earlier):  # older runs had none
+        for choice in ({**_LATER, **each} for each in self._earlier):
             if all(choice.get(name) == value for name, value in mine.items()):
                 pairs = [(int(rows), int(padded)) for rows, padded in choice["padded_to"].items()]
                 # Any other bucket would be captured during a request, or would be too small.
@@ -239,4 +242,5 @@ def _described(kind: StepKind) -> dict[str, Any]:
         "greedy": kind.sampling.greedy,
         "forced": kind.forced,
         "probabilities": kind.probabilities,
+        "acceptance": None if kind.acceptance is None else asdict(kind.acceptance),
     }

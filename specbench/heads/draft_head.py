@@ -44,6 +44,11 @@ class Head(nn.Module):
         return None
 
     @classmethod
+    def sized(cls, files: head_files.HeadFiles, config: Any, target: Any) -> Any:
+        """Return the configuration with sizes that ``config.json`` lacks, from the files' tensors or the target's."""
+        return config
+
+    @classmethod
     def from_file(cls, name: str, config: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
         """Rename a file's tensors to the head's names, in place; return further arguments of the class."""
         return {}
@@ -154,6 +159,7 @@ class Head(nn.Module):
         """
         text = None if target is None else target.get_text_config()
         config = cls.CONFIG.from_json(files.config, None if text is None else text.num_hidden_layers, **sense)
+        config = cls.sized(files, config, text)
         if text is not None:
             config.check_target(files.name, text)
         tensors = files.tensors(device, dtype)

@@ -38,13 +38,20 @@ class HeadFiles:
     files: tuple[Path, ...]
     revision: str | None
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every tensor, reading only the files' headers."""
+        return {name: stored.shape for name, stored in self._headers().items()}
+
+    def _headers(self) -> dict[str, weights.Stored]:
+        try:
+            return weights.headers(self.files, _TODO)
+        except UsageError as error:
+            raise UsageError(f"cannot read head {self.name}: {error}") from error
+
     def tensors(self, device: Any, dtype: torch.dtype | None) -> dict[str, Tensor]:
         """Read every tensor; ``dtype`` None keeps the stored types."""
         found: dict[str, Tensor] = {}
-        try:
-            stored = weights.headers(self.files, _TODO)
-        except UsageError as error:
-            raise UsageError(f"cannot read head {self.name}: {error}") from error
+        stored = self._headers()
         wide = 4 if dtype is None else dtype.itemsize
         needs = sum(held.count * (wide if held.floats else 8) for held in stored.values())
         check_memory(needs, torch.device(device), f"head {self.name}")
@@ -106,9 +113,16 @@ def _other(folder: Path, convert: str | None) -> str:
     """Return advice for pickled weights; the hub's list of files is not fetched."""
     if convert is None:
         return f"; {_TODO}"
-    if any(folder.glob("*.bin")):
+    if has_pickle(folder):
         return f" and has a pickle, which could run any code; convert it: {convert} {folder}"
-    return f"; if it only has a pytorch_model.bin, download it completely and convert it: {convert} FOLDER"
+    return (
+        f"; if it only has a pickle such as pytorch_model.bin, download it completely and convert it: {convert} FOLDER"
+    )
+
+
+def has_pickle(folder: Path) -> bool:
+    """Whether a folder has weights in a pickle."""
+    return any(any(folder.glob(pattern)) for pattern in ("*.bin", "*.pt"))
 
 
 def check_names(name: str, wanted: Mapping[str, Any], found: Mapping[str, Tensor]) -> None:
@@ -149,7 +163,7 @@ def _download(repository: str, inner: str) -> Path:
         else:
             if not cached or any((folder / inner).glob("*.safetensors")):
                 return folder
-            if any((folder / inner).glob("*.bin")):  # the user has downloaded the pickle to convert it
+            if has_pickle(folder / inner):  # the user has downloaded the pickle to convert it
                 return folder
     raise EnvironmentRefused(
         f"cannot get head {repository} from the hub: {_first_line(error)}; give a local folder, or check name and "

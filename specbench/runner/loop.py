@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from specbench.common import Activity, PluginFault, UsageError, heartbeat, plugins
-from specbench.decoding import Context, Method, StepResult, TokenTree
+from specbench.decoding import Context, Method, StepResult, TokenTree, TypicalAcceptance
 from specbench.engine import Phases
 from specbench.hardware import GpuMeter
 from specbench.planning import Acceptance
@@ -56,6 +56,7 @@ class SteppingEngine(Protocol):
         *,
         top_k: int = 0,
         taps: tuple[int, ...] = (),
+        acceptance: TypicalAcceptance | None = None,
         phases: Phases | None = None,
         forced: Mapping[int, Sequence[int]] | None = None,
     ) -> dict[int, StepResult]: ...
@@ -172,7 +173,7 @@ class Runner:
                     if active[-1].ended:
                         break
                 if not any(each.ended for each in active):
-                    self._step(active, wanted, governor)
+                    self._step(active, {**wanted, "acceptance": method.acceptance}, governor)
                 ended = [each for each in active if each.ended]
                 if self._gpu:  # before the consumer has control, because the GPU rests then
                     for each in ended:

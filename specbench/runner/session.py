@@ -218,6 +218,7 @@ class Session:
                 top_k=method.top_k,
                 taps=method.taps,
                 probabilities=method.own_noise,
+                acceptance=method.acceptance,
                 forced=method.label in self._simulated,
                 context=context,
             )

@@ -16,7 +16,7 @@ from specbench.common import registry
 from specbench.common.options import Options
 from specbench.decoding.pairs import RETRIEVED, Pair
 from specbench.decoding.protocol import Context, Method
-from specbench.decoding.tree import ORIGINS, StepResult, TokenTree
+from specbench.decoding.tree import ORIGINS, StepResult, TokenTree, TypicalAcceptance
 from specbench.engine.engine import Engine
 from specbench.engine.phases import Phases
 from specbench.engine.sampler import Sampling
@@ -144,11 +144,13 @@ class Watching(Engine):
         top_k: int = 0,
         taps: tuple[int, ...] = (),
         probabilities: bool = False,
+        acceptance: TypicalAcceptance | None = None,
         phases: Phases | None = None,
         forced: Mapping[int, Sequence[int]] | None = None,
     ) -> dict[int, StepResult]:
         assert (top_k, taps) == (self.seen.method.top_k, self.seen.method.taps)
         assert forced is None, "nothing is simulated here"
+        assert acceptance is None, "each method's default is exact"
         assert not probabilities, "the target's are the engine's own business"
         for slot, tree in trees.items():
             self.check(tree, self.seen.last[slot])

@@ -24,9 +24,10 @@ WORDS = models.byte_tokenizer()
 RECIPES: dict[str, dict[str, Any]] = {
     "eagle3": {"unroll": 4, "clip": 5.0},
     "jetspec": {"layers": 1, "block_size": 5, "anchors": 40},
+    "medusa": {"heads": 3},
     "sps": {"layers": 1, "draft_tokens": 3},
 }
-KEEPING = ("eagle3", "jetspec")  # may keep the target's features
+KEEPING = ("eagle3", "jetspec", "medusa")  # may keep the target's features
 
 every_recipe = pytest.mark.parametrize("recipe", RECIPES)
 

@@ -21,10 +21,11 @@ from specbench.decoding.protocol import Context, Method
 from specbench.decoding.trees.marginals import Marginals
 from specbench.engine.engine import Engine
 from specbench.engine.heads import head_pass
+from specbench.heads import step_times
 from specbench.heads.block_head import BlockHead, BlockRounds
+from specbench.heads.step_times import draft_seconds
 from specbench.methods.jetspec import drafting
 from specbench.methods.jetspec.decoder import Decoder, Options
-from specbench.methods.jetspec.drafting import draft_seconds
 from specbench.results.request_schema import RequestRecord
 from specbench.runner import Runner
 from specbench.runner.record import Request
@@ -227,7 +228,7 @@ def test_the_cost_of_a_pass_counts_in_the_step_times_of_auto(monkeypatch: pytest
         assert draft_seconds(passes, 16, 20) > 0
         assert passes.open() == 0  # nothing is left in use
     seen: list[Any] = []
-    monkeypatch.setattr(drafting, "draft_seconds", lambda *_: 0.5)
+    monkeypatch.setattr(step_times, "draft_seconds", lambda *_: 0.5)
     monkeypatch.setattr(drafting, "BUILDERS", {"auto": lambda marginals, budget, knobs: seen.append(knobs)})
     shared = prepared(supported("llama"), tree="auto", budget=64).shared
     monkeypatch.setattr(BlockRounds, "marginals", lambda self, slot: None)

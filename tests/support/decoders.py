@@ -276,6 +276,7 @@ class ToyEngine:
         *,
         top_k: int = 0,
         taps: tuple[int, ...] = (),
+        acceptance: Any = None,
         phases: Phases | None = None,
         forced: Mapping[int, Sequence[int]] | None = None,
     ) -> dict[int, StepResult]:
@@ -440,6 +441,14 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"n": 4, "window": "sliding", "prefill_draft": False},
     ],
     "cllm": [{"n": 4}, {"n": 1}, {"n": 4, "init": "pad"}, {"n": 6, "init": "uniform"}],
+    "medusa": [
+        {"tree": "chain", "budget": 4},
+        {"tree": "accum-logp", "depth": 2, "budget": 40},
+        {"tree": "auto", "width": 16},
+        {"preset": "published"},
+        {"preset": "vllm"},
+        {"tree": "0 1 2 00 01 10", "budget": 5, "width": 2},
+    ],
     "lookahead": [
         {"W": 3, "N": 4, "G": 2},
         {"W": 1, "N": 2, "G": 1, "pool_from_prompt": True},  # no guess but the pool's
@@ -535,9 +544,15 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
     "sps": {"draft": "config:tiny"},
     "jetspec": {"head": "random", "width": 64, "budget": 96},
     "eagle3": {"head": "random", "width": 64, "budget": 96, "depth": 2},
+    "medusa": {"head": "random", "width": 64, "budget": 96},
 }
 #: The part of it that presets leave open.
-_BARE = {"sps": {"draft": "config:tiny"}, "jetspec": {"head": "random"}, "eagle3": {"head": "random"}}
+_BARE = {
+    "sps": {"draft": "config:tiny"},
+    "jetspec": {"head": "random"},
+    "eagle3": {"head": "random"},
+    "medusa": {"head": "random"},
+}
 
 
 def with_options(name: str, options: Mapping[str, Any]) -> Method:

@@ -98,12 +98,13 @@ def withheld(run: Any, row: MethodSummary) -> bool:
 def candidates(run: Any, *, withholding: bool = True) -> list[MethodSummary]:
     """Rows of methods that may be a run's best.
 
-    They are at the run's precision, and not AR, the base model's AR, simulated, repeated, failed or, with
-    ``withholding``, withheld.
+    They are at the run's precision, and not AR, the base model's AR, simulated, repeated, failed, lossy by design or,
+    with ``withholding``, withheld.
     """
     alike = {spec.label for spec in run.config.methods if same_precision(spec, run.config.model.dtype)}
     rows = [row for row in run.summary.rows if row.method not in (BASELINE, BASE) and not (row.simulated or row.again)]
     rows = [row for row in rows if row.speedup and row.method in alike and not row.failed]
+    rows = [row for row in rows if not (_is_lossy(row) and row.lossless_claimed is False)]
     return [row for row in rows if not (withholding and withheld(run, row))]
 
 

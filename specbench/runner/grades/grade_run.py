@@ -27,11 +27,13 @@ def grade(
 ) -> Mapping[str, dict[str, Any]]:
     """Losslessness by method (:func:`specbench.runner.grades.lossless.tally`); only turns with the same input count.
 
-    Sampled answers of a method with its own noise are left out: single answers cannot be compared. The noise floor is
+    Sampled answers of a method with its own noise are left out: single answers cannot be compared. Those of a method
+    with an acceptance rule of its own are lossy even if they happen to equal AR's. The noise floor is
     measured with as many rows as the methods' largest tree. ``sampling`` gives the sampling for a task's temperature;
     ``rows`` are other engines' rows; ``reference`` is the row that the others are compared with.
     """
     elsewhere = {row.label for row in rows}
+    other = {method.label for method in methods if method.acceptance is not None}
     own = {method.label for method in methods if method.own_noise} | elsewhere
     widest = max(method.max_rows for method in methods)
     turns = Turns(prepared, {record.request_id: record.text for record in records})
@@ -59,5 +61,6 @@ def grade(
                 prompts[item], expected[item] = asked, baseline.output_ids
                 graded.setdefault(record.method, {})[item] = record.output_ids
         for label, tally in lossless.grade_all(engine, widest, prompts, expected, graded, elsewhere).items():
-            tallies[label].append(tally)
+            lossy = label in other and not engine.sampling.greedy
+            tallies[label].append({**tally, "verdict": "lossy"} if lossy else tally)
     return {label: merge(found) for label, found in tallies.items()}

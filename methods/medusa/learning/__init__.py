@@ -1,0 +1,1 @@
+"""Parts of training heads; ``train.py`` combines them."""
