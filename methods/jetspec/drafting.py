@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from specbench.common import UsageError
-from specbench.decoding import BUILDERS, Drafting, Knobs, Target
-from specbench.heads import BlockHead, BlockRounds, step_seconds
+from specbench.decoding import Drafting, Knobs, Target
+from specbench.heads import BlockHead, BlockRounds, marginal_trees
 
 
 def prepare(options: Any, target: Target) -> Drafting:
@@ -23,10 +23,7 @@ def prepare(options: Any, target: Target) -> Drafting:
         ("jetspec", options.head, depth, width),
         lambda: BlockRounds(head, target, depth=depth, width=width, weights=weights),
     )
-    seconds = None
-    if options.tree == "auto":
-        name = f"jetspec {weights.get('head_sha256', weights['head'])}, depth {depth}, width {width}"
-        seconds = step_seconds(passes, target, name, options.budget)
-    knobs = Knobs(options.width, options.beta, options.g0, options.spine, seconds)
-    build = BUILDERS[options.tree]
-    return Drafting(passes, lambda slot: build(passes.marginals(slot), options.budget, knobs), options.confidence)
+    name = f"jetspec {weights.get('head_sha256', weights['head'])}, depth {depth}, width {width}"
+    knobs = Knobs(options.width, options.beta, options.g0, options.spine)
+    trees = marginal_trees(passes, target, name, options.tree, options.budget, knobs)
+    return Drafting(passes, trees, options.confidence)

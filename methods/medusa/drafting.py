@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from specbench.common import UsageError
-from specbench.decoding import BUILDERS, Drafting, Knobs, Target
+from specbench.decoding import Drafting, Knobs, Target
 from specbench.engine import HeadRows
-from specbench.heads import HeadRounds, step_seconds
+from specbench.heads import HeadRounds, marginal_trees
 from specbench.methods.medusa.head import DraftHead
 from specbench.methods.medusa.trees import BUILT, filled, first_nodes
 
@@ -64,10 +64,7 @@ def prepare(options: Any, target: Target) -> Drafting:
     )
     if nodes:
         return Drafting(rounds, lambda slot: filled(rounds.marginals(slot), nodes), options.confidence)
-    seconds = None
-    if options.tree == "auto":
-        name = f"medusa {weights.get('head_sha256', weights['head'])}, depth {depth}, width {width}"
-        seconds = step_seconds(rounds, target, name, options.budget)
-    knobs = Knobs(options.width, spine=False, step_seconds=seconds)
-    build = BUILDERS[options.tree]
-    return Drafting(rounds, lambda slot: build(rounds.marginals(slot), options.budget, knobs), options.confidence)
+    name = f"medusa {weights.get('head_sha256', weights['head'])}, depth {depth}, width {width}"
+    knobs = Knobs(options.width, spine=False)
+    trees = marginal_trees(rounds, target, name, options.tree, options.budget, knobs)
+    return Drafting(rounds, trees, options.confidence)

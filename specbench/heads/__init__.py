@@ -27,6 +27,6 @@ if TYPE_CHECKING:
     from specbench.heads.levels import Levels as Levels
     from specbench.heads.levels import chain as chain
     from specbench.heads.sampled_drafts import SampledDrafts as SampledDrafts
-    from specbench.heads.step_times import step_seconds as step_seconds
+    from specbench.heads.sized_trees import marginal_trees as marginal_trees
 else:
     __getattr__, __dir__ = door(__name__)

@@ -21,10 +21,9 @@ from specbench.decoding.protocol import Context, Method
 from specbench.decoding.trees.marginals import Marginals
 from specbench.engine.engine import Engine
 from specbench.engine.heads import head_pass
-from specbench.heads import step_times
+from specbench.heads import sized_trees
 from specbench.heads.block_head import BlockHead, BlockRounds
-from specbench.heads.step_times import draft_seconds
-from specbench.methods.jetspec import drafting
+from specbench.heads.sized_trees import draft_seconds
 from specbench.methods.jetspec.decoder import Decoder, Options
 from specbench.results.request_schema import RequestRecord
 from specbench.runner import Runner
@@ -181,8 +180,8 @@ def test_a_head_that_is_right_reaches_its_depth(tree: str, depth: int, monkeypat
 # ------------------------------------------------------------------ what a run shares
 
 
-def prepared(model: Any, **options: Any) -> Method:
-    with attached(model, capacity=40, max_rows=64) as engine:
+def prepared(model: Any, slots: int = 1, capacity: int = 40, **options: Any) -> Method:
+    with attached(model, capacity=capacity, max_rows=64, slots=slots) as engine:
         return ready(engine, **options)
 
 
@@ -222,15 +221,26 @@ def test_slots_come_back_however_a_sequence_ends() -> None:
             method.shared.rounds.open()
 
 
-def test_the_cost_of_a_pass_counts_in_the_step_times_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
-    with attached(supported("llama"), capacity=40, max_rows=64) as engine:
+@pytest.mark.parametrize("slots", [1, 3])
+def test_the_cost_of_a_pass_counts_in_the_step_times_of_auto(slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all sequences of the run, after the length that is nearer to the text's."""
+    with attached(supported("llama"), capacity=40, max_rows=64, slots=slots) as engine:
         passes = ready(engine).shared.rounds
-        assert draft_seconds(passes, 16, 20) > 0
+        assert draft_seconds(passes, slots, 16, 20) > 0
         assert passes.open() == 0  # nothing is left in use
     seen: list[Any] = []
-    monkeypatch.setattr(step_times, "draft_seconds", lambda *_: 0.5)
-    monkeypatch.setattr(drafting, "BUILDERS", {"auto": lambda marginals, budget, knobs: seen.append(knobs)})
-    shared = prepared(supported("llama"), tree="auto", budget=64).shared
+    asked: list[tuple[int, int]] = []
+
+    def drafting_seconds(rounds: Any, sequences: int, budget: int, context: int) -> float:
+        asked.append((sequences, context))
+        return context / 1024
+
+    monkeypatch.setattr(sized_trees, "draft_seconds", drafting_seconds)
+    monkeypatch.setattr(sized_trees, "BUILDERS", {"auto": lambda marginals, budget, knobs: seen.append(knobs)})
+    shared = prepared(supported("llama"), tree="auto", budget=64, slots=slots, capacity=4096).shared
     monkeypatch.setattr(BlockRounds, "marginals", lambda self, slot: None)
-    shared.tree(0)
-    assert seen[0].step_seconds[64] == 2.5
+    for length in (0, 500, 1400, 1600, 4000):
+        shared.rounds.length = lambda slot, length=length: length
+        shared.tree(0)
+    assert asked == [(slots, 512), (slots, 4096)]
+    assert [each.step_seconds[64] for each in seen] == [2.5, 2.5, 2.5, 6.0, 6.0]

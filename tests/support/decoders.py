@@ -122,7 +122,7 @@ def target(engine: Engine, load: Load | None = None, tokenizer: Any = None) -> T
         slots=engine.slots,
         capacity=engine.capacity,
         sampling=lambda: engine.sampling,
-        step_seconds=lambda rows: [(at, 1 + at / 64) for at in (1, 2, 4, 8, 16, 32, 64, 128, 512)],
+        step_seconds=lambda rows, context=0: [(at, 1 + at / 64) for at in (1, 2, 4, 8, 16, 32, 64, 128, 512)],
         capture=engine.capture,
         follow=engine.follow,
         at_close=engine.at_close,
