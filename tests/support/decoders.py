@@ -545,7 +545,7 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
     "dspark": {"head": "random", "width": 64, "budget": 96, "depth": 2},
 }
 #: The part of it that presets leave open.
-_BARE = {"sps": {"draft": "config:tiny"}, **dict.fromkeys(("jetspec", "eagle3", "dspark"), {"head": "random"})}
+_BARE = {"sps": {"draft": "config:tiny"}, **{name: {"head": "random"} for name in ("jetspec", "eagle3", "dspark")}}
 
 
 def with_options(name: str, options: Mapping[str, Any]) -> Method:
