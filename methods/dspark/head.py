@@ -103,7 +103,7 @@ class DSparkHead(BlockHead):
         """
         markov, confidence = self.markov_head, self.confidence_head
         latent, parts = None, [outputs]
-        if markov is not None:
+        if markov is not None and state is not None:
             before = markov.markov_w1(previous.long())
             latent, state = markov.latent(before, outputs, state)
             parts += [before] if self.config.confidence_head_with_markov else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field
 
@@ -75,7 +75,7 @@ class BlockHeadConfig(HeadConfig):
             so that a block drafts S - 1 tokens.
     """
 
-    FIELDS = PublishedBlockHead
+    FIELDS: ClassVar[type[PublishedHead]] = PublishedBlockHead
     POSITIONS = 32768
 
     block_size: int

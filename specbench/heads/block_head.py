@@ -69,7 +69,7 @@ class BlockHead(Head):
     def copy_from(self, target: Any) -> None:
         """Take copies of a target's embedding and LM head, so that the head's file has its own."""
         embedding, scorer = target.get_input_embeddings().weight, super().scorer(target.get_output_embeddings()).weight
-        self.embed_tokens = nn.Embedding(*embedding.shape, _weight=embedding.to(self.device, self.dtype, copy=True))
+        self.embed_tokens = nn.Embedding.from_pretrained(embedding.to(self.device, self.dtype, copy=True))
         self.lm_head = nn.Linear(scorer.shape[1], scorer.shape[0], bias=False)
         self.lm_head.weight = nn.Parameter(scorer.to(self.device, self.dtype, copy=True))
 

@@ -68,6 +68,7 @@ def test_sizes_are_those_of_the_configurations_that_are_here_and_no_others(cli: 
     rows = listed(cli)
     sized = {name for name, row in rows.items() if row["bf16 GB"] is not None and not name.startswith("config:")}
     qwen = {"qwen3-8b", "jetspec-qwen3-8b", "dflash-qwen3-8b", "peagle-qwen3-8b"}
+    qwen |= {f"deepspec-{head}-qwen3-8b" for head in ("eagle3", "dflash", "dspark")}
     smollm2 = {"smollm2-135m", "smollm2-135m-jf", "smollm2-135m-cllm", "smollm2-135m-msn"}
     assert sized == qwen | smollm2
     assert {rows[name]["bf16 GB"] for name in qwen} == {rows["config:qwen3-8b"]["bf16 GB"]} == {16.381}

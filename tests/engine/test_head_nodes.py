@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from support.gpu import Make, eagle, jetspec, passes_of
+from support.gpu import Make, dspark, eagle, jetspec, passes_of
 
 from benchmarks.gpu_check import predict
 from benchmarks.gpu_check.meta_step import Nodes, launches
@@ -67,3 +67,15 @@ def test_a_level_of_eagle() -> None:
     two, four = round_of(eagle(2)), round_of(eagle(4))
     assert within(two, LEVEL) == 2, two  # the text's new rows are the first
     assert (len(four) - len(two)) / 2 <= 43.5, four
+
+
+def test_a_position_of_dspark_has_no_layers() -> None:
+    one, three = round_of(dspark(1)), round_of(dspark(3))
+    more = Counter(three) - Counter(one)
+    layer = [*(name for name in BLOCK if name != "combine"), "linear", "_rotate"]  # a block of 7 rows is not split
+    assert more == Counter({name: 2 * count for name, count in Counter(layer).items()})
+    for width, most in ((1, 20), (4, 20)):
+        short, long = (round_of(dspark(depth=depth, width=width)) for depth in (4, 6))
+        # Two products a position: the Markov head's and the confidence head's.
+        assert Counter(long)["linear"] - Counter(short)["linear"] == 4
+        assert (len(long) - len(short)) / 2 <= most, (width, Counter(long) - Counter(short))

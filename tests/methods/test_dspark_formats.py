@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -302,10 +302,10 @@ def test_a_head_that_is_saved_comes_back_in_deepspecs_layout(kind: str, tmp_path
     assert json.loads((tmp_path / "b" / "config.json").read_text())["architectures"] == ["Qwen3DSparkModel"]
 
 
-def refusal(folder: Path | str, method: str = "dspark", **sizes: int) -> str:
+def refusal(folder: Path, method: str = "dspark", sizes: Mapping[str, int] | None = None) -> str:
     """The one line that a head is refused with for a target of such sizes."""
-    sizes = {"vocab": VOCAB, "layers": LAYERS, "hidden": 32, **sizes}
-    other = tiny_llama(sizes["vocab"], num_hidden_layers=sizes["layers"], hidden_size=sizes["hidden"])
+    own = {"vocab": VOCAB, "layers": LAYERS, "hidden": 32, **(sizes or {})}
+    other = tiny_llama(own["vocab"], num_hidden_layers=own["layers"], hidden_size=own["hidden"])
     with pytest.raises(UsageError) as refused:
         make_method(method, method, {"head": str(folder)}).ready(alone(other, capacity=40))
     assert "\n" not in str(refused.value)
@@ -361,7 +361,7 @@ def test_heads_that_cannot_run_are_refused_by_name(
     file = write_dspark(tmp_path, layout, **keys) / "config.json"
     config = {**json.loads(file.read_text()), **change}
     file.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
-    assert re.search(named, refusal(tmp_path, **sizes))
+    assert re.search(named, refusal(tmp_path, sizes=sizes))
 
 
 def test_jetspec_runs_deepspecs_dflash_and_refuses_dspark(tmp_path: Path) -> None:

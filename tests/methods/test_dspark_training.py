@@ -101,6 +101,9 @@ def test_the_loss_is_deepspecs(kind: Any) -> None:
         model.config, mask_token_id=96, layers=1, block_size=4, markov_rank=8, markov_head_type=kind
     )
     head = DSparkHead.random(config)
+    markov, confidence = head.markov_head, head.confidence_head
+    assert markov is not None
+    assert confidence is not None
     lesson = Lesson(head, model, anchors=50, gamma=2.0, ce=0.3, l1=0.6, confidence=0.7)
     ids = torch.randint(VOCAB, (2, 12), generator=torch.Generator().manual_seed(1))
     starts, ends = torch.tensor([4, 2]), torch.tensor([12, 8])
@@ -116,11 +119,11 @@ def test_the_loss_is_deepspecs(kind: Any) -> None:
                 state = torch.zeros(8)
                 for at in range(min(4, int(ends[text]) - 1 - anchor)):
                     before, label = ids[text, anchor + at], ids[text, anchor + at + 1]
-                    embedded = head.markov_head.markov_w1.weight[before]
-                    latent, state = head.markov_head.latent(embedded, outputs[at], state)
-                    scores = model.get_output_embeddings()(outputs[at]) + head.markov_head.markov_w2.weight @ latent
+                    embedded = markov.markov_w1.weight[before]
+                    latent, state = markov.latent(embedded, outputs[at], state)
+                    scores = model.get_output_embeddings()(outputs[at]) + markov.markov_w2.weight @ latent
                     distance = (scores.softmax(-1) - likely[text, anchor + at]).abs().sum()
-                    logit = head.confidence_head.proj(torch.cat([outputs[at], embedded]))[0]
+                    logit = confidence.proj(torch.cat([outputs[at], embedded]))[0]
                     errors = functional.binary_cross_entropy_with_logits(logit, 1 - distance / 2)
                     weight = float(torch.tensor(-at / 2.0).exp())
                     sums += weight * torch.stack([functional.cross_entropy(scores, label), distance, errors])

@@ -536,6 +536,13 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"head": "random-parallel", "tree": "chain", "depth": 3},
         {"budget": 24, "width": 20, "depth": 3, "retrieve": "suffix min_score=0.5"},
     ],
+    "dspark": [
+        {"budget": 40, "width": 30, "depth": 2},
+        {"tree": "chain", "budget": 8},
+        {"tree": "chain", "budget": 4, "confidence": 0.5},
+        {"budget": 60, "width": 40, "depth": 3, "confidence": 0.499},
+        {"budget": 24, "width": 20, "depth": 3, "retrieve": "suffix min_score=0.5"},
+    ],
 }
 
 #: What a method cannot run without. In the tests any draft model's name stands for a near copy of the target; a head
@@ -545,13 +552,12 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
     "jetspec": {"head": "random", "width": 64, "budget": 96},
     "eagle3": {"head": "random", "width": 64, "budget": 96, "depth": 2},
     "medusa": {"head": "random", "width": 64, "budget": 96},
+    "dspark": {"head": "random", "width": 64, "budget": 96, "depth": 2},
 }
 #: The part of it that presets leave open.
 _BARE = {
     "sps": {"draft": "config:tiny"},
-    "jetspec": {"head": "random"},
-    "eagle3": {"head": "random"},
-    "medusa": {"head": "random"},
+    **{name: {"head": "random"} for name in ("jetspec", "eagle3", "medusa", "dspark")},
 }
 
 

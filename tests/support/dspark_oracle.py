@@ -327,7 +327,7 @@ def dense_dspark(
     row = (at + (not head["anchored"]) + shift) % len(outputs)
     path = [anchor, *drafts]
     output, bias, found = outputs[row], torch.zeros(len(known), dtype=torch.float64), None
-    if w1 is not None:
+    if w1 is not None and w2 is not None:
         own = {int(token): index for index, token in enumerate(known)}
 
         def before(place: int) -> Tensor:
@@ -346,6 +346,7 @@ def dense_dspark(
     if "confidence_head.proj" in head:
         parts = [output]
         if head["confidence_head.proj"].shape[1] > len(output):
+            assert w1 is not None
             embedded = w1[path[max(0, at - (wrong == "confidence shift"))]]
             embedded = torch.zeros_like(embedded) if wrong == "confidence markov" else embedded
             parts = [embedded, output] if wrong == "confidence order" else [output, embedded]

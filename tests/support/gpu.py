@@ -26,6 +26,9 @@ from specbench.engine.program import StepKind
 from specbench.heads.block_config import BlockHeadConfig
 from specbench.heads.block_head import BlockHead, BlockRounds
 from specbench.heads.level_rounds import LevelRounds
+from specbench.methods.dspark.config import DSparkConfig
+from specbench.methods.dspark.drafting import DSparkRounds
+from specbench.methods.dspark.head import DSparkHead
 from specbench.methods.eagle3.config import HeadConfig as EagleConfig
 from specbench.methods.eagle3.head import DraftHead as EagleHead
 
@@ -170,6 +173,15 @@ def eagle(depth: int) -> Make:
     def make(config: Any, target: Any) -> LevelRounds:
         head = EagleHead.random(EagleConfig.for_target(config), device=META, dtype=torch.bfloat16)
         return LevelRounds(head, target, depth=depth, width=4)
+
+    return make
+
+
+def dspark(layers: int = 1, *, depth: int = 7, width: int = 4, **shape: Any) -> Make:
+    def make(config: Any, target: Any) -> DSparkRounds:
+        chosen = DSparkConfig.for_target(config, mask_token_id=299, layers=layers, **shape)
+        head = DSparkHead.random(chosen, device=META, dtype=torch.bfloat16)
+        return DSparkRounds(head, target, depth=depth, width=width)
 
     return make
 
