@@ -202,19 +202,9 @@ def make_method(label: str, name: str, raw: Mapping[str, Any], *, flag: str = ""
     if noise not in ("shared", "own"):
         raise UsageError(f"cannot use {card.who}: noise in its method.toml has to be shared or own, not {noise}")
     with plugins.plugin_call(card.who):
-        own = noise == "own" or bool(module.Decoder.own_noise(options))
-        acceptance = module.Decoder.acceptance(options)
-    method = Method(
-        name,
-        label,
-        options,
-        lossless and acceptance is None,
-        module.Decoder,
-        measures,
-        own_noise=own,
-        acceptance=acceptance,
-        origin=card.origin,
-    )
+        own, acceptance = noise == "own" or bool(module.Decoder.own_noise(options)), module.Decoder.acceptance(options)
+    lossless = lossless and acceptance is None
+    method = Method(name, label, options, lossless, module.Decoder, measures, None, own, acceptance, card.origin)
     other = paired_method(options, name)
     return pair_methods(method, make_method(label, other.name, other.raw), other.role) if other else method
 
