@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from support.gpu import Make, eagle, jetspec, passes_of
+from support.gpu import Make, eagle, jetspec, medusa, passes_of
 
 from benchmarks.gpu_check import predict
 from benchmarks.gpu_check.meta_step import Nodes, launches
@@ -67,3 +67,10 @@ def test_a_level_of_eagle() -> None:
     two, four = round_of(eagle(2)), round_of(eagle(4))
     assert within(two, LEVEL) == 2, two  # the text's new rows are the first
     assert (len(four) - len(two)) / 2 <= 43.5, four
+
+
+def test_a_round_of_medusa() -> None:
+    one, three, deep = round_of(medusa(1)), round_of(medusa(3)), round_of(medusa(3, blocks=2))
+    assert Counter(three) - Counter(one) == {"linear": 4, "silu": 2, "add": 2}  # of each head a block and an LM head
+    assert Counter(deep) - Counter(three) == {"linear": 3, "silu": 3, "add": 3}
+    assert len(one) <= 13, one

@@ -28,6 +28,9 @@ from specbench.heads.block_head import BlockHead, BlockRounds
 from specbench.heads.level_rounds import LevelRounds
 from specbench.methods.eagle3.config import HeadConfig as EagleConfig
 from specbench.methods.eagle3.head import DraftHead as EagleHead
+from specbench.methods.medusa.config import HeadConfig as MedusaConfig
+from specbench.methods.medusa.drafting import Rounds as MedusaRounds
+from specbench.methods.medusa.head import DraftHead as MedusaHead
 
 # ------------------------------
 # A step on a GPU that no one has: tensors without memory say what would run where, and no kernel is launched.
@@ -170,6 +173,15 @@ def eagle(depth: int) -> Make:
     def make(config: Any, target: Any) -> LevelRounds:
         head = EagleHead.random(EagleConfig.for_target(config), device=META, dtype=torch.bfloat16)
         return LevelRounds(head, target, depth=depth, width=4)
+
+    return make
+
+
+def medusa(heads: int, blocks: int = 1) -> Make:
+    def make(config: Any, target: Any) -> MedusaRounds:
+        shape = MedusaConfig.for_target(config, heads=heads, blocks=blocks)
+        head = MedusaHead.random(shape, device=META, dtype=torch.bfloat16)
+        return MedusaRounds(head, target, depth=heads, width=10)
 
     return make
 
