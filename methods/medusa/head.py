@@ -7,7 +7,7 @@ and do not depend on one another.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -46,9 +46,9 @@ class DraftHead(Head):
     def forward(self, states: Tensor, heads: int) -> Tensor:
         """Outputs [..., heads, H] of the first heads from the target's last hidden states [..., H]."""
         found = []
-        for blocks in self.blocks[:heads]:
-            rows = states
-            for linear in blocks:
+        for head in range(heads):
+            rows, blocks = states, self.blocks[head]
+            for linear in cast("nn.ModuleList", blocks):
                 rows = rows + nn.functional.silu(linear(rows))
             found.append(rows)
         return torch.stack(found, dim=-2)

@@ -80,7 +80,8 @@ def filled(marginals: Marginals, nodes: Sequence[Node]) -> TokenTree:
     Nodes whose rank or depth has no candidate are left out; their descendants have none either if ``nodes`` were chosen
     with the same width and depth as the candidates.
     """
-    tokens, parents, rows = [marginals.root], [-1], {(): 0}
+    tokens, parents = [marginals.root], [-1]
+    rows: dict[Node, int] = {(): 0}
     for node in nodes:
         candidates = marginals.tokens[len(node) - 1]
         if node[:-1] in rows and node[-1] < len(candidates):

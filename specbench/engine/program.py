@@ -20,9 +20,8 @@ from specbench.engine.attention.interface import Backend, Calls, Visibility
 from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.cache import StaticCache
 from specbench.engine.layout import Group, Layout
-from specbench.engine.ops import Ancestry, Ops
+from specbench.engine.ops import Ancestry, Ops, typical_next
 from specbench.engine.sampler import Sampling, perturbed
-from specbench.engine.typical import typical_next
 
 
 def decoder_layers(model: Any) -> list[nn.Module]:

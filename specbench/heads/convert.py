@@ -1,4 +1,4 @@
-"""Convert a draft head from a pickle to safetensors: the command line of every method whose heads are published so.
+"""Write a pickled draft head as safetensors: the command line of every method whose heads are published so.
 
 A pickle can run arbitrary code when it is loaded in the usual way. Here torch reads only tensors from it, and the
 resulting file cannot contain code.

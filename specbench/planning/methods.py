@@ -197,26 +197,15 @@ def make_method(label: str, name: str, raw: Mapping[str, Any], *, flag: str = ""
     if not issubclass(module.Decoder, Decoder) or missing:
         wanted = f"define {', '.join(sorted(missing))}" if missing else "derive from specbench.decoding.Decoder"
         raise UsageError(f"cannot use {card.who}: its class Decoder has to {wanted}")
-    lossless, measures = bool(card.info.get("lossless", False)), card.info.get("measures", {})
     noise = card.info.get("noise", "shared")
     if noise not in ("shared", "own"):
         raise UsageError(f"cannot use {card.who}: noise in its method.toml has to be shared or own, not {noise}")
     with plugins.plugin_call(card.who):
-        own = noise == "own" or bool(module.Decoder.own_noise(options))
-        acceptance = module.Decoder.acceptance(options)
+        own, acceptance = noise == "own" or bool(module.Decoder.own_noise(options)), module.Decoder.acceptance(options)
+    lossless, measures = bool(card.info.get("lossless")) and acceptance is None, card.info.get("measures", {})
     if getattr(options, "stop", False):
         measures = {**measures, **STOP_MEASURES}
-    method = Method(
-        name,
-        label,
-        options,
-        lossless and acceptance is None,
-        module.Decoder,
-        measures,
-        own_noise=own,
-        acceptance=acceptance,
-        origin=card.origin,
-    )
+    method = Method(name, label, options, lossless, module.Decoder, measures, None, own, acceptance, card.origin)
     other = paired_method(options, name)
     return pair_methods(method, make_method(label, other.name, other.raw), other.role) if other else method
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from support.gpu import Make, dspark, eagle, jetspec, passes_of
+from support.gpu import Make, dspark, eagle, jetspec, medusa, passes_of
 
 from benchmarks.gpu_check import predict
 from benchmarks.gpu_check.meta_step import Nodes, launches
@@ -79,3 +79,10 @@ def test_a_position_of_dspark_has_no_layers() -> None:
         # Two products a position: the Markov head's and the confidence head's.
         assert Counter(long)["linear"] - Counter(short)["linear"] == 4
         assert (len(long) - len(short)) / 2 <= most, (width, Counter(long) - Counter(short))
+
+
+def test_a_round_of_medusa() -> None:
+    one, three, deep = round_of(medusa(1)), round_of(medusa(3)), round_of(medusa(3, blocks=2))
+    assert Counter(three) - Counter(one) == {"linear": 4, "silu": 2, "add": 2}  # of each head a block and an LM head
+    assert Counter(deep) - Counter(three) == {"linear": 3, "silu": 3, "add": 3}
+    assert len(one) <= 13, one

@@ -53,7 +53,14 @@ class Kind:
     config: dict[str, Any] | None = None
 
 
-ALWAYS = ("tap before the norm", "tap of another layer", "token before", "head after", "heads reversed", "no residual")
+ALWAYS: tuple[str, ...] = (
+    "tap before the norm",
+    "tap of another layer",
+    "token before",
+    "head after",
+    "heads reversed",
+    "no residual",
+)
 ALWAYS += ("gelu", "activation of the sum", "transposed", "sequential", "normalised again", "raw scores")
 KINDS = {
     "original": Kind("original", [*ALWAYS, "no bias", "target's LM head", "one LM head", "stated heads"],
@@ -435,8 +442,8 @@ def test_a_wrong_number_of_heads_is_reported(tmp_path: Path) -> None:
     heard: list[str] = []
     folder = write(tmp_path, KINDS["original"])
     with attached(model(), capacity=60, max_rows=64) as engine:
-        told = replace(target(engine), warn=heard.append)
-        make_method("medusa", "medusa", {"head": str(folder)}).ready(told)
+        listening = replace(target(engine), warn=heard.append)
+        make_method("medusa", "medusa", {"head": str(folder)}).ready(listening)
     (line,) = heard
     assert wording(line)
     assert DraftHead.load(folder, model().config).config.heads == HEADS

@@ -20,6 +20,8 @@ from specbench.common.errors import SpecbenchError, UsageError
 from specbench.heads.block_head import BlockHead
 from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.head import DraftHead
+from specbench.methods.medusa.config import HeadConfig as MedusaConfig
+from specbench.methods.medusa.head import DraftHead as MedusaHead
 
 FILE, CONFIG = "model.safetensors", "config.json"
 
@@ -36,7 +38,13 @@ def jetspec(folder: Path) -> Callable[[], Any]:
     return lambda: BlockHead.load(folder)
 
 
-KINDS = pytest.mark.parametrize("kind", [eagle3, jetspec])
+def medusa(folder: Path) -> Callable[[], Any]:
+    target = tiny_llama(97, num_hidden_layers=2).config
+    MedusaHead.random(MedusaConfig.for_target(target, draft_vocab_size=40)).save(folder)
+    return lambda: MedusaHead.read(MedusaHead.find(str(folder)), target)
+
+
+KINDS = pytest.mark.parametrize("kind", [eagle3, jetspec, medusa])
 
 
 @KINDS

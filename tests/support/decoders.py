@@ -441,14 +441,7 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"n": 4, "window": "sliding", "prefill_draft": False},
     ],
     "cllm": [{"n": 4}, {"n": 1}, {"n": 4, "init": "pad"}, {"n": 6, "init": "uniform"}],
-    "medusa": [
-        {"tree": "chain", "budget": 4},
-        {"tree": "accum-logp", "depth": 2, "budget": 40},
-        {"tree": "auto", "width": 16},
-        {"preset": "published"},
-        {"preset": "vllm"},
-        {"tree": "0 1 2 00 01 10", "budget": 5, "width": 2},
-    ],
+    "medusa": [{"tree": "accum-logp", "depth": 2}],
     "lookahead": [
         {"W": 3, "N": 4, "G": 2},
         {"W": 1, "N": 2, "G": 1, "pool_from_prompt": True},  # no guess but the pool's

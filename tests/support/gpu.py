@@ -31,6 +31,9 @@ from specbench.methods.dspark.drafting import DSparkRounds
 from specbench.methods.dspark.head import DSparkHead
 from specbench.methods.eagle3.config import HeadConfig as EagleConfig
 from specbench.methods.eagle3.head import DraftHead as EagleHead
+from specbench.methods.medusa.config import HeadConfig as MedusaConfig
+from specbench.methods.medusa.drafting import Rounds as MedusaRounds
+from specbench.methods.medusa.head import DraftHead as MedusaHead
 
 # ------------------------------
 # A step on a GPU that no one has: tensors without memory say what would run where, and no kernel is launched.
@@ -182,6 +185,15 @@ def dspark(layers: int = 1, *, depth: int = 7, width: int = 4, **shape: Any) -> 
         chosen = DSparkConfig.for_target(config, mask_token_id=299, layers=layers, **shape)
         head = DSparkHead.random(chosen, device=META, dtype=torch.bfloat16)
         return DSparkRounds(head, target, depth=depth, width=width)
+
+    return make
+
+
+def medusa(heads: int, blocks: int = 1) -> Make:
+    def make(config: Any, target: Any) -> MedusaRounds:
+        shape = MedusaConfig.for_target(config, heads=heads, blocks=blocks)
+        head = MedusaHead.random(shape, device=META, dtype=torch.bfloat16)
+        return MedusaRounds(head, target, depth=heads, width=10)
 
     return make
 

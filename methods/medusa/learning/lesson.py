@@ -82,11 +82,9 @@ class Lesson(HeadLesson):
 @torch.no_grad()
 def start_from_target(head: DraftHead, model: Any) -> None:
     """Let each head predict what the target's LM head predicts: blocks of zeros are identities (as released)."""
-    for blocks in head.blocks:
-        for linear in blocks:
-            for parameter in linear.parameters():
-                parameter.zero_()
+    for parameter in head.blocks.parameters():
+        parameter.zero_()
     if head.config.scorer == "own":
         rows = head.scorer(model.get_output_embeddings()).weight
-        for scorer in head.lm_heads:
-            scorer.weight.copy_(rows)
+        for parameter in head.lm_heads.parameters():
+            parameter.copy_(rows)

@@ -291,7 +291,7 @@ class HeadPass:
     def report(self) -> dict[str, Any]:
         """Which pieces of the layers run as kernels, and why the others do not."""
         if self._kernels is None:
-            return {"fusions": [], "not_fused": {"all": self._why_plain}}
+            return {"fusions": [], "not_fused": {"all": self._why_plain} if self._why_plain else {}}
         return self._kernels.report()
 
     def _measure(self) -> None:
