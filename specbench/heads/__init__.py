@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from specbench.heads.head_config import head_size as head_size
     from specbench.heads.head_config import layer_sizes as layer_sizes
     from specbench.heads.head_rounds import HeadRounds as HeadRounds
+    from specbench.heads.level_decoder import LevelDecoder as LevelDecoder
+    from specbench.heads.level_decoder import LevelOptions as LevelOptions
     from specbench.heads.level_rounds import LevelRounds as LevelRounds
+    from specbench.heads.level_rounds import level_drafting as level_drafting
 else:
     __getattr__, __dir__ = door(__name__)

@@ -12,17 +12,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.decoding import BUILDERS, Knobs, Proposal, Target, TokenTree
+from specbench.decoding import BUILDERS, Drafting, Knobs, Node, Proposal, Target, TokenTree
 from specbench.engine import HeadRows
 from specbench.heads.head_rounds import HeadRounds
-from specbench.heads.levels import Levels, chain
+from specbench.heads.levels import Levels, WrittenLevels, chain, written
 
 
 class LevelRounds(HeadRounds):
     """Rounds of a head for the sequences of a run: S slots, W candidates per path, D levels.
 
-    A head without an embedding reads the target's. ``width`` 1 drafts a chain. ``draws``: above temperature 0 a chain's
-    tokens are sampled from the head's distribution; otherwise they are the best tokens.
+    The head has ``embed_tokens`` and ``lm_head``, where None stands for the target's, and four methods: ``fuse`` turns
+    the target's features into its input, ``forward`` runs its layers, ``fed_back`` turns their outputs into the input
+    of the drafts under each row, ``scored`` into that of the LM head.
+
+    Args:
+        width: W; 1 drafts a chain.
+        draws: above temperature 0, sample a chain's tokens from the head's distribution; otherwise they are the best
+            tokens.
+        nodes: nodes of a written tree, each after its parent, which every round fills; empty is the dynamic tree.
     """
 
     def __init__(
@@ -33,16 +40,22 @@ class LevelRounds(HeadRounds):
         depth: int,
         width: int,
         draws: bool = False,
+        nodes: Sequence[Node] = (),
         weights: Mapping[str, str] | None = None,
     ) -> None:
         config = head.config
-        self._depth, self._width = depth, min(width, config.draft_vocab_size)
         self._embed: Any = head.embed_tokens or target.model.get_input_embeddings()
-        self._ids = head.draft_ids
-        if config.parallel:
+        self._scorer: Any = head.lm_head or head.scorer(target.model.get_output_embeddings())
+        self._ids, drafted = head.draft_ids, self._scorer.weight.shape[0]
+        self._depth, self._width = depth, min(width, drafted)
+        self._parallel = config.mask_token_id is not None
+        self._written = WrittenLevels(nodes, head.device) if nodes else None
+        if self._written:
+            self._width, self.forwards, rows = self._written.width, len(self._written), self._written.rows
+        elif self._parallel:
             self.forwards = 1 + min(1, depth - 1)
             self._masks = torch.full(
-                (target.slots, depth - 1), config.mask_token_id or 0, dtype=torch.int64, device=head.device
+                (target.slots, depth - 1), config.mask_token_id, dtype=torch.int64, device=head.device
             )
             rows = depth - 1
         else:
@@ -52,7 +65,7 @@ class LevelRounds(HeadRounds):
         self._sampling, self._draws = target.sampling, draws
         drafts = depth if draws else 0
         self._drawn_from = torch.zeros(
-            target.slots, drafts, config.draft_vocab_size, dtype=torch.float32, device=head.device
+            target.slots, drafts, drafted, dtype=torch.float32, device=head.device
         )
         self._temperature = torch.zeros((), dtype=torch.float32, device=head.device)
         super().__init__(head, target, path=depth, rows=rows, draws=drafts, weights=weights)
@@ -62,9 +75,11 @@ class LevelRounds(HeadRounds):
         temperature = self._sampling().temperature if self._draws else 0.0
         if self._draws:
             self._temperature.fill_(temperature)
-        if self._width > 1 and self.head.config.parallel:
+        if self._width > 1 and self._parallel:
             return BUILDERS["optimal"](self.marginals(slot), budget, Knobs(spine=False))
         root, (tokens, logp, best) = self.drafted(slot)
+        if self._written:
+            return written(root, tokens.tolist(), logp.tolist(), self._written.parents)
         if self._width == 1:
             deep = budget - 1
             proposal = Proposal(self._drawn_from[slot, :deep].clone(), self._ids) if temperature else None
@@ -91,7 +106,9 @@ class LevelRounds(HeadRounds):
     def draft(self, rows: HeadRows, found: Tensor) -> Sequence[Tensor]:
         """Return tokens, log-probabilities, and the indices of the candidates that were extended."""
         last = rows.last(found)
-        return self._block(rows, last) if self.head.config.parallel else self._levels(rows, last)
+        if self._written:
+            return self._ranks(rows, last, self._written)
+        return self._block(rows, last) if self._parallel else self._levels(rows, last)
 
     def _block(self, rows: HeadRows, last: Tensor) -> Sequence[Tensor]:
         """A parallel head's candidates [S, D, W] with log-probabilities: masks after the last row, in one pass."""
@@ -106,7 +123,7 @@ class LevelRounds(HeadRounds):
 
     def _drawn(self, rows: HeadRows, outputs: Tensor, place: int) -> tuple[Tensor, Tensor]:
         """Like :meth:`_best` for one candidate, sampled at the target's temperature; the best one when greedy."""
-        scores = self.head.scores(outputs, rows.pieces)[:, 0].float()
+        scores = self._scores(rows, outputs)[:, 0].float()
         greedy = self._temperature == 0
         probabilities = (scores / torch.where(greedy, 1.0, self._temperature)).softmax(-1)
         self._drawn_from[: len(probabilities), place] = probabilities
@@ -138,10 +155,56 @@ class LevelRounds(HeadRounds):
         none = tokens[:, :0]
         return torch.cat(every, dim=1), torch.cat(scored, dim=1), torch.cat(extended, dim=1) if extended else none
 
+    def _ranks(self, rows: HeadRows, outputs: Tensor, nodes: WrittenLevels) -> Sequence[Tensor]:
+        """Tokens and log-probabilities of a written tree's nodes; each level's inner nodes are the rows of a pass."""
+        every, scored = [], []
+        for level in nodes:
+            if every:
+                parents = None if level.parents is None else level.parents.expand(len(outputs), -1)
+                rows = rows.branch(every[-1].index_select(1, level.extended), parents)
+                above = outputs.index_select(1, level.above)
+                outputs = self._layers(rows, self.head.fed_back(above, rows.pieces))
+            logp, found = self._best(rows, outputs)
+            every.append(self._known(found).flatten(1).index_select(1, level.nodes))
+            scored.append(logp.flatten(1).index_select(1, level.nodes))
+        return torch.cat(every, dim=1), torch.cat(scored, dim=1), every[0][:, :0]
+
     def _best(self, rows: HeadRows, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """The W best drafts after each row: log-probabilities over the draft vocabulary, and indices, [S, n, W]."""
-        return rows.best(self.head.scores(outputs, rows.pieces), self._width)
+        return rows.best(self._scores(rows, outputs), self._width)
+
+    def _scores(self, rows: HeadRows, outputs: Tensor) -> Tensor:
+        """Scores [S, n, draft vocabulary] of the token after each row."""
+        found: Tensor = self._scorer(self.head.scored(outputs, rows.pieces))
+        return found
 
     def _known(self, found: Tensor) -> Tensor:
         """The target's ids for the head's own token ids."""
         return found if self._ids is None else self._ids[found]
+
+
+def level_drafting(
+    method: str,
+    options: Any,
+    target: Target,
+    head: Any,
+    weights: Mapping[str, str],
+    *key: Any,
+    rounds: type[LevelRounds] = LevelRounds,
+    nodes: Sequence[Node] = (),
+) -> Drafting:
+    """Return the rounds of a method with :class:`LevelOptions`, which its runs share.
+
+    Args:
+        key: further options that distinguish two heads of the same name.
+        nodes: a written tree, see :class:`LevelRounds`.
+    """
+    width = 1 if options.tree == "chain" else options.width
+    # A chain with fewer rows than its depth needs no further pass.
+    depth = min(options.depth, options.budget - 1)
+    draws = options.verify == "block"
+    drafts = target.once(
+        (method, options.head, *key, depth, width, draws, tuple(nodes)),
+        lambda: rounds(head, target, depth=depth, width=width, draws=draws, nodes=nodes, weights=weights),
+    )
+    return Drafting(drafts, lambda slot: drafts.tree(slot, options.budget))

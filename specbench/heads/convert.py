@@ -1,4 +1,4 @@
-"""``python -m specbench.methods.eagle3.convert FOLDER``: convert a head from ``pytorch_model.bin`` to safetensors.
+"""``python -m specbench.heads.convert FOLDER``: convert a head from ``pytorch_model.bin`` to safetensors.
 
 ``pytorch_model.bin`` is a pickle, which can run arbitrary code when it is loaded in the usual way. Here torch reads
 only tensors from it, and the resulting file cannot contain code.
@@ -38,7 +38,7 @@ def convert(folder: Path) -> Path:
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m specbench.methods.eagle3.convert", description=(__doc__ or "").split(":")[0]
+        prog="python -m specbench.heads.convert", description=(__doc__ or "").split(":")[0]
     )
     parser.add_argument("folder", type=Path, help="folder of a head, with config.json and pytorch_model.bin")
     try:
