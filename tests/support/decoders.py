@@ -527,6 +527,13 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"head": "random-parallel", "tree": "chain", "depth": 3},
         {"budget": 24, "width": 20, "depth": 3, "retrieve": "suffix min_score=0.5"},
     ],
+    "eagle": [
+        {"budget": 40, "width": 30, "depth": 2},
+        {"tree": "chain", "depth": 4, "budget": 4},
+        {"tree": "static", "depth": 5},
+        {"tree": "0 1 2 3 4 5 6 7 00 01 10 000 77", "depth": 3},
+        {"budget": 24, "width": 20, "depth": 3, "retrieve": "suffix min_score=0.5"},
+    ],
 }
 
 #: What a method cannot run without. In the tests any draft model's name stands for a near copy of the target; a head
@@ -535,9 +542,10 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
     "sps": {"draft": "config:tiny"},
     "jetspec": {"head": "random", "width": 64, "budget": 96},
     "eagle3": {"head": "random", "width": 64, "budget": 96, "depth": 2},
+    "eagle": {"head": "random", "width": 64, "budget": 96, "depth": 2},
 }
 #: The part of it that presets leave open.
-_BARE = {"sps": {"draft": "config:tiny"}, "jetspec": {"head": "random"}, "eagle3": {"head": "random"}}
+_BARE = {"sps": {"draft": "config:tiny"}, "jetspec": {"head": "random"}, "eagle3": {"head": "random"}, "eagle": {"head": "random"}}
 
 
 def with_options(name: str, options: Mapping[str, Any]) -> Method:
