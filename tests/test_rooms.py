@@ -33,7 +33,7 @@ BUDGETS = {
     "decoding": 1850,
     "engine": 10000,
     "evals": 5150,
-    "heads": 1300,
+    "heads": 1550,
     "hardware": 1700,
     "models": 3000,
     "planning": 1550,

@@ -64,9 +64,7 @@ class LevelRounds(HeadRounds):
         # Distribution and temperature of each slot's sampled tokens, in fixed buffers because a round is captured.
         self._sampling, self._draws = target.sampling, draws
         drafts = depth if draws else 0
-        self._drawn_from = torch.zeros(
-            target.slots, drafts, drafted, dtype=torch.float32, device=head.device
-        )
+        self._drawn_from = torch.zeros(target.slots, drafts, drafted, dtype=torch.float32, device=head.device)
         self._temperature = torch.zeros((), dtype=torch.float32, device=head.device)
         super().__init__(head, target, path=depth, rows=rows, draws=drafts, weights=weights)
 

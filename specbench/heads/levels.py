@@ -139,6 +139,4 @@ class WrittenLevels:
 
 def written(root: int, tokens: Sequence[int], logp: Sequence[float], parents: Sequence[int]) -> TokenTree:
     """A written tree: token and score of each node, in the order of :class:`WrittenLevels`."""
-    return TokenTree(
-        [root, *tokens], [-1, *(1 + parent for parent in parents)], origins=_WORD, scores=[None, *logp]
-    )
+    return TokenTree([root, *tokens], [-1, *(1 + parent for parent in parents)], origins=_WORD, scores=[None, *logp])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from support.gpu import Make, eagle, jetspec, passes_of
+from support.gpu import Make, eagle, eagle1, jetspec, passes_of
 
 from benchmarks.gpu_check import predict
 from benchmarks.gpu_check.meta_step import Nodes, launches
@@ -67,3 +67,13 @@ def test_a_level_of_eagle() -> None:
     two, four = round_of(eagle(2)), round_of(eagle(4))
     assert within(two, LEVEL) == 2, two  # the text's new rows are the first
     assert (len(four) - len(two)) / 2 <= 43.5, four
+
+
+def test_a_level_of_a_head_without_a_first_norm() -> None:
+    two, four = round_of(eagle1(2)), round_of(eagle1(4))
+    assert within(two, LEVEL) == 2, two
+    assert (len(four) - len(two)) / 2 <= 38.5, four
+
+
+def test_a_level_of_a_written_tree() -> None:
+    assert len(round_of(eagle1(5, "static"))) <= 172

@@ -280,7 +280,9 @@ def test_every_score_is_the_oracles_and_no_misread_heads(kind: str, tmp_path: Pa
         assert any(difference(each, misread.say(each)) > NOTICED for each in seen), wrong
 
 
-@pytest.mark.parametrize("options", [{"tree": "chain", "depth": 5}, {"width": 1, "depth": 3}, {"tree": "static"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"tree": "chain", "depth": 5}, {"width": 1, "depth": 3}, {"tree": "static"}], ids=str
+)
 def test_chains_and_written_trees(options: dict[str, Any], tmp_path: Path) -> None:
     folder = write_head(tmp_path)
     written = {(0,), (1,), (2,), (3,), (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (0, 0, 0)}

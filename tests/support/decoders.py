@@ -545,7 +545,12 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
     "eagle": {"head": "random", "width": 64, "budget": 96, "depth": 2},
 }
 #: The part of it that presets leave open.
-_BARE = {"sps": {"draft": "config:tiny"}, "jetspec": {"head": "random"}, "eagle3": {"head": "random"}, "eagle": {"head": "random"}}
+_BARE = {
+    "sps": {"draft": "config:tiny"},
+    "jetspec": {"head": "random"},
+    "eagle3": {"head": "random"},
+    "eagle": {"head": "random"},
+}
 
 
 def with_options(name: str, options: Mapping[str, Any]) -> Method:
