@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from specbench.common import EnvironmentRefused
 from specbench.decoding import Target
@@ -66,8 +65,8 @@ class HeadPass:
         draft_rows: most rows that ``draft`` computes after the text.
         features: size of a row's features; 0 for a head that reads only tokens.
         draws: most draft tokens that :meth:`HeadRows.drawn` samples; 0 for a head that takes the best tokens.
-        modules: the head's modules: their linear layers, and the attention of a transformers model, are replaced by the
-            engine's.
+        modules: the head's modules: their linear layers, and the attention of modules with transformers'
+            ``set_attn_implementation``, are replaced by the engine's.
         layers: the head's decoder layers, if its forward uses :attr:`HeadRows.pieces`; on a GPU they run in few
             kernels.
     """
@@ -91,8 +90,8 @@ class HeadPass:
         self._new_rows, self._draft_rows = new_rows, draft_rows
         for module in modules:
             Linears(module, linear_kind(module)).attach()
-            if isinstance(module, PreTrainedModel):
-                module.set_attn_implementation(interface.NAME)
+            if use := getattr(module, "set_attn_implementation", None):  # layers of transformers
+                use(interface.NAME)
         self._attentions = Attentions(target.attention, target.model)
         self._attentions.check_shapes(shapes, _query_heads(layers))
         self._ops: Ops = self._attentions.ops()
