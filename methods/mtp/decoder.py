@@ -17,7 +17,9 @@ class Options(LevelOptions):
         "layer for timing",
     )
     tree: Literal["chain", "dynamic"] = option("chain", help="one path, or EAGLE-2's tree of the most probable paths")
-    width: int = option(4, "K", "k", help="tree=dynamic: paths that a level extends, and tokens added to each", ge=1, le=64)
+    width: int = option(
+        4, "K", "k", help="tree=dynamic: paths that a level extends, and tokens added to each", ge=1, le=64
+    )
     depth: int = option(3, "D", help="tokens of the longest path, one pass of the layer per token", ge=1, le=64)
     feed: Literal["auto", "norm", "output"] = option(
         "auto",

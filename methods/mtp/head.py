@@ -112,14 +112,8 @@ class MtpHead(Head):
             embedded = embedded.masked_fill(positions[..., None] == 0, 0)
         parts = [self.embedding_norm(embedded), self.hidden_norm(before)]
         rows = self.fc(torch.cat(parts[::-1] if layout.hidden_first else parts, dim=-1))
-        outputs: Tensor = self.block(
-            rows,
-            attention_mask=None,
-            position_ids=positions,
-            position_embeddings=self._turn(rows, positions),
-            use_cache=True,
-            **cache,
-        )
+        given = {"attention_mask": None, "position_ids": positions, "use_cache": True, **cache}
+        outputs: Tensor = self.block(rows, position_embeddings=self._turn(rows, positions), **given)
         return outputs
 
     def fed_back(self, outputs: Tensor, pieces: Pieces = PLAIN) -> Tensor:

@@ -70,9 +70,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "mimo": Layout(
         prefix="model.mtp_layers.{layer}.",
         block="",
-        names=dict(
-            zip(("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"), _PARTS, strict=True)
-        ),
+        names=dict(zip(("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"), _PARTS, strict=True)),
         hidden_first=True,
         zero_first=True,
     ),
@@ -84,9 +82,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "speculators": Layout(
         prefix="mtp_layers.{layer}.",
         block="",
-        names=dict(
-            zip(("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"), _PARTS, strict=True)
-        ),
+        names=dict(zip(("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"), _PARTS, strict=True)),
     ),
 }
 

@@ -78,8 +78,7 @@ def read(name: str | None, target: Target, feed: str = "auto") -> tuple[MtpHead,
     if count and count > 1:
         target.warn(f"{files.name} has {count} MTP layers; the first of them drafts all tokens, as it does in vLLM")
     tensors = {
-        layout.named(each, start): tensor
-        for each, tensor in files.tensors(model.device, model.dtype, names).items()
+        layout.named(each, start): tensor for each, tensor in files.tensors(model.device, model.dtype, names).items()
     }
     for part, module in (("embed_tokens", model.get_input_embeddings()), ("lm_head", model.get_output_embeddings())):
         copied = tensors.get(f"{part}.weight")

@@ -155,7 +155,8 @@ class LevelRounds(HeadRounds):
 
     def _ranks(self, rows: HeadRows, outputs: Tensor, nodes: WrittenLevels) -> Sequence[Tensor]:
         """Tokens and log-probabilities of a written tree's nodes; each level's inner nodes are the rows of a pass."""
-        every, scored = [], []
+        every: list[Tensor] = []
+        scored: list[Tensor] = []
         for level in nodes:
             if every:
                 parents = None if level.parents is None else level.parents.expand(len(outputs), -1)

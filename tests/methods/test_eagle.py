@@ -65,8 +65,8 @@ HEADS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "original": (
         "original",
         {},
-        ["features", "second to last", "order", "shift", "position", "first norm", "second norm"]
-        + ["last norm", "fed back", "fed back fused", "residual", "bias", "eps", "theta", "scale", "activation"],
+        ["features", "second to last", "order", "shift", "position", "first norm", "second norm", "last norm"]
+        + ["fed back", "fed back fused", "residual", "bias", "eps", "theta", "scale", "activation"],
     ),
     "original, bias without a key": ("original", {"key": None, "own_embedding": True}, ["bias", "embedding"]),
     "original, no bias": ("original", {"bias": False, "rope": "parameters"}, ["theta", "order"]),
@@ -293,7 +293,7 @@ def test_chains_and_written_trees(options: dict[str, Any], tmp_path: Path) -> No
     for each in rounds("eagle", model(), PROMPTS, 8, head=str(folder), **options):
         say = Oracle(folder).say(each)
         assert difference(each, say) < TOLERANCE
-        ranks = [()]
+        ranks: list[Drafts] = [()]
         for path, parent in zip(each.paths()[1:], each.tree.parents[1:], strict=True):
             order = say(path[:-1]).argsort(descending=True).tolist()
             ranks.append((*ranks[parent], order.index(path[-1])))

@@ -527,6 +527,13 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"head": "random-parallel", "tree": "chain", "depth": 3},
         {"budget": 24, "width": 20, "depth": 3, "retrieve": "suffix min_score=0.5"},
     ],
+    "mtp": [
+        {"tree": "dynamic", "budget": 40, "width": 30, "depth": 2},
+        {"depth": 4},
+        {"depth": 1, "feed": "norm"},
+        {"tree": "dynamic", "budget": 24, "width": 6, "depth": 5},
+        {"tree": "dynamic", "budget": 24, "width": 20, "depth": 3, "retrieve": "suffix min_score=0.5"},
+    ],
     "eagle": [
         {"budget": 40, "width": 30, "depth": 2},
         {"tree": "chain", "depth": 4, "budget": 4},
@@ -543,6 +550,7 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
     "jetspec": {"head": "random", "width": 64, "budget": 96},
     "eagle3": {"head": "random", "width": 64, "budget": 96, "depth": 2},
     "eagle": {"head": "random", "width": 64, "budget": 96, "depth": 2},
+    "mtp": {"head": "random", "width": 64, "budget": 96, "depth": 2},
 }
 #: The part of it that presets leave open.
 _BARE = {

@@ -41,7 +41,7 @@ def rounds(name: str, model: Any, prompts: Sequence[list[int]], tokens: int, **o
         truth = [autoregressive(engine, ids, tokens) for ids in prompts]
         method = make_method(name, name, options).ready(target(engine))
 
-        class Watched(method.decoder):  # type: ignore[name-defined, misc]
+        class Watched(method.decoder):  # type: ignore[name-defined]
             def begin(self, prompt: Sequence[int]) -> None:
                 self._text, self._features = [*prompt], list[Tensor]()
                 super().begin(prompt)
