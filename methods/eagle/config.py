@@ -75,8 +75,8 @@ class HeadConfig(HeadConfigBase):
         for name in ("truncated_vocab_size", "draft_vocab_size"):
             if found.get(name, 0) not in (0, found["vocab_size"]):
                 raise UsageError(
-                    f"cannot use the head: it drafts {found[name]} of {found['vocab_size']} tokens ({name}), which only "
-                    "EAGLE-3 heads can; use a head for all tokens"
+                    f"cannot use the head: it drafts {found[name]} of {found['vocab_size']} tokens ({name}), "
+                    "which only EAGLE-3 heads can; use a head for all tokens"
                 )
         # speculators has one layer, whatever num_hidden_layers its transformer_layer_config copies from the target.
         layers = {"num_hidden_layers": 1} if kind else {}

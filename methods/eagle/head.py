@@ -1,7 +1,7 @@
 """The EAGLE draft head: one decoder layer over the target's last hidden state and the embedding of the next token.
 
-Li et al. 2024, arXiv:2401.15077, §3.1; the head of EAGLE-2 (arXiv:2406.16858) and HASS (arXiv:2408.15766) is the same. A
-row combines the hidden state of a token, after the target's final norm, with the embedding of the token after it. The
+Li et al. 2024, arXiv:2401.15077, §3.1; EAGLE-2 (arXiv:2406.16858) and HASS (arXiv:2408.15766) have the same head. A row
+combines the hidden state of a token, after the target's final norm, with the embedding of the token after it. The
 layer's output predicts the next hidden state: it goes to the target's LM head as it is, and stands for the hidden state
 in the rows of draft tokens.
 """

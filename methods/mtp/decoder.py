@@ -23,8 +23,8 @@ class Options(LevelOptions):
     depth: int = option(3, "D", help="tokens of the longest path, one pass of the layer per token", ge=1, le=64)
     feed: Literal["auto", "norm", "output"] = option(
         "auto",
-        help="what stands for the hidden state of a draft token: the layer's output, or its norm; auto is vLLM's choice "
-        "for the family",
+        help="what stands for the hidden state of a draft token: the layer's output, or its norm; auto is what vLLM "
+        "does for the family",
     )
 
 
@@ -35,7 +35,7 @@ class Decoder(LevelDecoder):
 
     @classmethod
     def check(cls, options: Options, model: str) -> None:
-        """Accept every target: only its checkpoint shows whether it has the layer."""
+        """Accept every target, because only its checkpoint shows whether it has the layer."""
 
     @staticmethod
     def prepare(options: Options, target: Target) -> Drafting:

@@ -15,8 +15,8 @@ speculators     embedding, hidden state       as it is    after the norm
 
 First row: the embedding at position 0 is replaced by zeros. Source: vLLM (``deepseek_mtp.py``, ``glm4_moe_mtp.py``,
 ``mimo_mtp.py``, ``qwen3_next_mtp.py``) and speculators (``models/mtp``). For DeepSeek's and GLM's layers, transformers
-(``MtpLayer``) and SGLang (``deepseek_nextn.py``) feed the output after the norm back, and transformers does not zero the
-first row.
+(``MtpLayer``) and SGLang (``deepseek_nextn.py``) feed the output after the norm back; transformers does not zero the
+first row, and neither do some versions of SGLang.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def read(name: str | None, target: Target, feed: str = "auto") -> tuple[MtpHead,
     if kind is None:
         named = "not given" if count is None else count
         raise UsageError(
-            f"cannot draft with mtp: {files.name} has no MTP tensors after its {depth} layers (num_nextn_predict_layers "
-            f"is {named} in the configuration); use the original checkpoint, which repacks often cut"
+            f"cannot draft with mtp: {files.name} has no MTP tensors after its {depth} layers "
+            f"(num_nextn_predict_layers is {named} in the configuration); use the original checkpoint, not a repack"
         )
     layout = LAYOUTS[kind]
     start = layout.start(depth)
@@ -76,7 +76,7 @@ def read(name: str | None, target: Target, feed: str = "auto") -> tuple[MtpHead,
                 "in bfloat16"
             )
     if count and count > 1:
-        target.warn(f"{files.name} has {count} MTP layers; the first of them drafts all tokens, as it does in vLLM")
+        target.warn(f"{files.name} has {count} MTP layers, and the first of them drafts all tokens")
     tensors = {
         layout.named(each, start): tensor for each, tensor in files.tensors(model.device, model.dtype, names).items()
     }

@@ -95,8 +95,8 @@ class WrittenLevel:
 class WrittenLevels:
     """A written tree's levels: each extends the inner nodes of the level before. W = ``width`` candidates per row.
 
-    ``nodes``: each after its parent. ``rows``: number of inner nodes; ``parents``: index of each node's parent among the
-    nodes, which are sorted by level, -1 under the root.
+    ``nodes``: each after its parent. ``rows``: number of inner nodes; ``parents``: index of each node's parent among
+    the nodes, which are sorted by level, -1 under the root.
     """
 
     def __init__(self, nodes: Sequence[Node], device: torch.device) -> None:

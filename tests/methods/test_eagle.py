@@ -65,8 +65,10 @@ HEADS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "original": (
         "original",
         {},
-        ["features", "second to last", "order", "shift", "position", "first norm", "second norm", "last norm"]
-        + ["fed back", "fed back fused", "residual", "bias", "eps", "theta", "scale", "activation"],
+        [
+            *("features", "second to last", "order", "shift", "position", "first norm", "second norm", "last norm"),
+            *("fed back", "fed back fused", "residual", "bias", "eps", "theta", "scale", "activation"),
+        ],
     ),
     "original, bias without a key": ("original", {"key": None, "own_embedding": True}, ["bias", "embedding"]),
     "original, no bias": ("original", {"bias": False, "rope": "parameters"}, ["theta", "order"]),

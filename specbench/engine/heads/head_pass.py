@@ -61,6 +61,7 @@ class HeadPass:
         draft: any number of drafting passes that follow the new rows. ``read`` and ``draft`` must launch the same
             operations for any data and must not wait for the device.
         shapes: (KV heads, key size, value size) that each layer stores.
+        heads: query heads of each layer, on which the size of a kernel's tile depends; 0 is one per KV head.
         new_rows: most rows that a target step adds: those of the longest path.
         draft_rows: most rows that ``draft`` computes after the text.
         features: size of a row's features; 0 for a head that reads only tokens.
@@ -78,6 +79,7 @@ class HeadPass:
         draft: Draft,
         *,
         shapes: dict[int, LayerShape],
+        heads: int = 0,
         new_rows: int,
         draft_rows: int,
         features: int = 0,
@@ -93,7 +95,7 @@ class HeadPass:
             if use := getattr(module, "set_attn_implementation", None):  # layers of transformers
                 use(interface.NAME)
         self._attentions = Attentions(target.attention, target.model)
-        self._attentions.check_shapes(shapes, _query_heads(layers))
+        self._attentions.check_shapes(shapes, dict.fromkeys(shapes, heads) if heads else None)
         self._ops: Ops = self._attentions.ops()
         # The last step may add a whole path of rows after the capacity. A slot without new rows writes after its
         # drafts, and a block with look-ahead is followed by the same number of cells again.
@@ -390,12 +392,6 @@ class HeadPass:
             height = self._attentions.height(rows, self._attentions.tree, True)
             self._layouts[slots, rows] = Layout.even(slots, rows, self._device, height=height)
         return self._layouts[slots, rows]
-
-
-def _query_heads(layers: Sequence[Any]) -> dict[int, int]:
-    """Number of query heads of each layer."""
-    attentions = [layer.self_attn for layer in layers]
-    return {each.layer_idx: each.q_proj.out_features // each.head_dim for each in attentions}
 
 
 def _always(layout: Layout) -> Callable[[int, int], Layout]:

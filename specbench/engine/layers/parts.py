@@ -104,7 +104,7 @@ def parts_of(
     any_mlp: bool = False,
     apart: Sequence[str] = (),
 ) -> Parts:
-    """Find the parts of a layer; ``any_mlp``: allow any MLP module; ``apart``: modules, if any, that the caller runs."""
+    """Find the parts of a layer; ``any_mlp``: allow any MLP module; ``apart``: modules that the caller runs."""
     modules = _Modules(layer)
     attention, mlp = modules.child("self_attn"), modules.child("mlp")
     bare = "input_layernorm" in apart and not modules.has("input_layernorm")
