@@ -25,6 +25,7 @@ from specbench.common.errors import UsageError
 from specbench.engine import graphs
 from specbench.engine.sampler import Sampling
 from specbench.heads.convert import convert
+from specbench.methods.eagle.config import HeadConfig
 from specbench.methods.eagle.head import DraftHead
 from specbench.planning.methods import make_method
 
@@ -410,6 +411,14 @@ def test_heads_of_other_targets_and_layers_are_refused(tmp_path: Path) -> None:
     values = json.loads((other / "config.json").read_text())
     inner = values["transformer_layer_config"] | {"model_type": "qwen3"}
     assert "qwen3" in refusal(changed(other, {"transformer_layer_config": inner}, lambda head: None))
+
+
+def test_keys_that_speculators_leaves_out_are_llamas_defaults() -> None:
+    config = HeadConfig.from_json({"speculators_model_type": "eagle", "transformer_layer_config": {}}, 4)
+    found = config.hidden_size, config.intermediate_size, config.num_attention_heads, config.num_key_value_heads
+    assert found == (4096, 11008, 32, 32)
+    assert (config.vocab_size, config.rms_norm_eps, config.rope["rope_theta"]) == (32000, 1e-6, 1e4)
+    assert (config.num_hidden_layers, config.taps, config.bias) == (1, (4,), False)
 
 
 def test_a_pickle_is_converted(tmp_path: Path) -> None:

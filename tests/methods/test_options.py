@@ -21,6 +21,7 @@ REFUSED = {
     "suffix": ["factor=nan", "preset=vlm"],
     "recycling": ["tree=2.2", "tree=8", "tree=00"],
     "eagle": ["tree=optimal", "tree=00", "tree=static verify=block"],
+    "mtp": ["tree=dynamic verify=block", "feed=hidden"],
 }
 
 
