@@ -33,7 +33,7 @@ BUDGETS = {
     "decoding": 1950,
     "engine": 10050,
     "evals": 5150,
-    "heads": 1400,
+    "heads": 1750,
     "hardware": 1700,
     "models": 3000,
     "planning": 1600,

@@ -110,7 +110,8 @@ class HeadConfig(HeadConfigBase):
         found = _flat(values)
         if found.get("use_aux_hidden_state") is False:
             raise UsageError(
-                "the head reads only the target's last hidden state, as EAGLE and EAGLE-2 do; use an EAGLE-3 head"
+                "cannot use the head: it reads only the target's last hidden state (use_aux_hidden_state is false), "
+                "which EAGLE-3 heads do not; if its fc has two inputs, as in EAGLE-1 and EAGLE-2, use --method eagle"
             )
         if any(name in values for name in _BLOCKS):
             raise UsageError(

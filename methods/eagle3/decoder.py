@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import model_validator
+from specbench.decoding import Drafting, Target, option
+from specbench.heads import LevelDecoder, LevelOptions
 
-from specbench.decoding import Drafting, HeadDecoder, HeadOptions, Target, option
 
-
-class Options(HeadOptions):
+class Options(LevelOptions):
     """Options of EAGLE-3."""
 
     head: str | None = option(
@@ -21,40 +20,12 @@ class Options(HeadOptions):
         "auto", help="how to read the head's config.json; auto decides from its fields"
     )
     tree: Literal["dynamic", "chain"] = option("dynamic", help="EAGLE-2's tree of the most probable paths, or one path")
-    budget: int = option(60, "B", help="rows of the tree at most, root included: EAGLE's total_token", ge=2, le=512)
-    width: int = option(
-        10, "K", "k", help="paths that a level extends, and tokens added to each: EAGLE's top_k", ge=1, le=64
-    )
-    depth: int = option(8, "D", help="tokens of the longest path, one pass of the head per level", ge=1, le=64)
-    verify: Literal["noise", "block"] = option(
-        "noise",
-        help="tree=chain: how sampled drafts are accepted: by the target's noise, or by block verification (texts have "
-        "AR's distribution but are not AR's)",
-    )
-
-    @model_validator(mode="after")
-    def _verifies_chains(self) -> Options:
-        if self.verify == "block" and self.tree != "chain":
-            raise ValueError("verify=block verifies chains; set tree=chain")
-        if self.verify == "block" and self.confidence:
-            raise ValueError("verify=block needs every sampled token, whatever its probability; set confidence=0")
-        return self
 
 
-class Decoder(HeadDecoder):
+class Decoder(LevelDecoder):
     """Draft the tree that the head grows."""
 
     METHOD = "eagle3"
-
-    @staticmethod
-    def max_rows(options: Options) -> int:
-        if options.tree == "chain" or options.width == 1:
-            return min(options.budget, 1 + options.depth)
-        return options.budget
-
-    @staticmethod
-    def own_noise(options: Options) -> bool:
-        return options.verify == "block"
 
     @staticmethod
     def prepare(options: Options, target: Target) -> Drafting:

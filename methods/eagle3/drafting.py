@@ -6,7 +6,7 @@ from typing import Any
 
 from specbench.common import UsageError
 from specbench.decoding import Drafting, Target
-from specbench.heads import LevelRounds
+from specbench.heads import level_drafting
 from specbench.methods.eagle3.config import RANDOM
 from specbench.methods.eagle3.head import DraftHead
 
@@ -21,12 +21,6 @@ def prepare(options: Any, target: Target) -> Drafting:
             "map d2t is all zeros: probably it was never filled, and drafts are then hardly ever accepted; take a "
             "whole copy of the head"
         )
-    width = 1 if options.tree == "chain" else options.width
-    # A chain with fewer rows than its depth needs no further pass.
-    depth = min(options.depth, options.budget - 1)
-    draws = options.verify == "block"
-    if draws and head.config.parallel:
+    if options.verify == "block" and head.config.parallel:
         raise UsageError("eagle3.verify=block samples each token after the one before, which a parallel head cannot do")
-    key = "eagle3", options.head, producer, depth, width, draws
-    drafts = target.once(key, lambda: LevelRounds(head, target, depth=depth, width=width, draws=draws, weights=weights))
-    return Drafting(drafts, lambda slot: drafts.tree(slot, options.budget), options.confidence)
+    return level_drafting("eagle3", options, target, head, weights, producer)

@@ -86,7 +86,7 @@ class DraftHead(Head):
     """
 
     CONFIG = HeadConfig
-    CONVERT = "python -m specbench.methods.eagle3.convert"
+    CONVERT = "python -m specbench.heads.convert"
     DTYPE_FIELD = "torch_dtype"
     IGNORED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # needed by training only
 
@@ -139,9 +139,13 @@ class DraftHead(Head):
         """The input that replaces features for draft tokens under each row, from :meth:`forward`'s [B, R, H]."""
         return pieces.norm(self.norm, outputs)[0] if self.config.feeds_norm else outputs
 
+    def scored(self, outputs: Tensor, pieces: Pieces = PLAIN) -> Tensor:
+        """What the LM head reads, from :meth:`forward`'s [B, R, H]."""
+        return pieces.norm(self.norm, outputs)[0] if self.config.norm_before_scores else outputs
+
     def scores(self, outputs: Tensor, pieces: Pieces = PLAIN) -> Tensor:
         """Logits [B, R, Vd] of the token after each row, from :meth:`forward`'s [B, R, H]."""
-        found: Tensor = self.lm_head(pieces.norm(self.norm, outputs)[0] if self.config.norm_before_scores else outputs)
+        found: Tensor = self.lm_head(self.scored(outputs, pieces))
         return found
 
     @classmethod

@@ -24,7 +24,7 @@ class DraftHead(Head):
     """
 
     CONFIG = HeadConfig
-    CONVERT = "python -m specbench.methods.medusa.convert"
+    CONVERT = "python -m specbench.heads.convert"
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__(config)
@@ -65,7 +65,7 @@ class DraftHead(Head):
 
     @classmethod
     def sized(cls, files: HeadFiles, config: HeadConfig, target: Any) -> HeadConfig:
-        shapes = {own_name(name): shape for name, shape in files.shapes().items()}
+        shapes = {own_name(name): held.shape for name, held in files.stored().items()}
         return config.sized(files.name, shapes, 0 if target is None else target.vocab_size)
 
     @classmethod

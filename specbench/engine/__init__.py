@@ -6,6 +6,7 @@ from specbench.common.doors import door
 
 if TYPE_CHECKING:
     from specbench.engine.buckets import scratch_cells as scratch_cells
+    from specbench.engine.cache import ShapeRecorder as ShapeRecorder
     from specbench.engine.cpu.library import open_cpu_library as open_cpu_library
     from specbench.engine.cpu.source import CPU_SOURCE as CPU_SOURCE
     from specbench.engine.engine import Engine as Engine

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from specbench.heads.block_config import build_target_layer_ids as build_target_layer_ids
     from specbench.heads.block_head import BlockHead as BlockHead
     from specbench.heads.block_head import BlockRounds as BlockRounds
-    from specbench.heads.convert import convert_head as convert_head
-    from specbench.heads.convert import convert_main as convert_main
     from specbench.heads.draft_head import Head as Head
     from specbench.heads.head_config import HEAD_FILE as HEAD_FILE
     from specbench.heads.head_config import HEAD_SIZES as HEAD_SIZES
@@ -22,8 +20,11 @@ if TYPE_CHECKING:
     from specbench.heads.head_config import layer_sizes as layer_sizes
     from specbench.heads.head_files import HeadFiles as HeadFiles
     from specbench.heads.head_rounds import HeadRounds as HeadRounds
+    from specbench.heads.level_decoder import LevelDecoder as LevelDecoder
+    from specbench.heads.level_decoder import LevelOptions as LevelOptions
     from specbench.heads.level_growth import grow_levels as grow_levels
     from specbench.heads.level_rounds import LevelRounds as LevelRounds
+    from specbench.heads.level_rounds import level_drafting as level_drafting
     from specbench.heads.levels import Levels as Levels
     from specbench.heads.levels import chain as chain
     from specbench.heads.sampled_drafts import SampledDrafts as SampledDrafts

@@ -1,4 +1,4 @@
-"""Write a pickled draft head as safetensors: the command line of every method whose heads are published so.
+"""``python -m specbench.heads.convert FOLDER``: convert a published head from a pickle to safetensors.
 
 A pickle can run arbitrary code when it is loaded in the usual way. Here torch reads only tensors from it, and the
 resulting file cannot contain code.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -16,12 +15,14 @@ from huggingface_hub import save_torch_state_dict
 
 from specbench.common import SpecbenchError, UsageError, one_line
 
+_FROM = ("pytorch_model.bin", "medusa_lm_head.pt")  # EAGLE's, Medusa's
 
-def convert_head(folder: Path, names: Sequence[str]) -> Path:
-    """Write ``model.safetensors`` next to the first of the pickles ``names`` that a folder has, which is kept."""
-    file = next((folder / name for name in names if (folder / name).is_file()), None)
+
+def convert(folder: Path) -> Path:
+    """Write ``model.safetensors`` next to a folder's pickle, which is kept."""
+    file = next((folder / name for name in _FROM if (folder / name).is_file()), None)
     if file is None:
-        raise UsageError(f"{folder} has no {' or '.join(names)}; name the folder of the head, downloaded whole")
+        raise UsageError(f"cannot convert {folder}: it has no {' or '.join(_FROM)}; name the folder of a complete head")
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises exceptions of many kinds for a file that is not a plain checkpoint
@@ -31,22 +32,24 @@ def convert_head(folder: Path, names: Sequence[str]) -> Path:
     if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
         raise UsageError(f"{file} is refused: it is not a mapping from names to tensors")
     # Copies, because only one of several names of a shared tensor would be written.
-    save_torch_state_dict(
-        {name: value.clone(memory_format=torch.contiguous_format) for name, value in found.items()}, folder
-    )
+    tensors = {name: value.clone(memory_format=torch.contiguous_format) for name, value in found.items()}
+    save_torch_state_dict(tensors, folder)
     return folder
 
 
-def convert_main(method: str, names: Sequence[str]) -> int:
-    """Run the command line ``python -m specbench.methods.METHOD.convert``."""
+def main() -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(
-        prog=f"python -m specbench.methods.{method}.convert",
-        description=f"Convert a head of {method} from a pickle to safetensors",
+        prog="python -m specbench.heads.convert", description="Convert a published head from a pickle to safetensors"
     )
-    parser.add_argument("folder", type=Path, help=f"folder of a head, with config.json and {' or '.join(names)}")
+    parser.add_argument("folder", type=Path, help=f"folder of a head, with config.json and {' or '.join(_FROM)}")
     try:
-        sys.stdout.write(f"converted; draft with --head {convert_head(parser.parse_args().folder, names)}\n")
+        sys.stdout.write(f"converted; draft with --head {convert(parser.parse_args().folder)}\n")
     except SpecbenchError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

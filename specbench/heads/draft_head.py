@@ -165,7 +165,17 @@ class Head(nn.Module):
         tensors = files.tensors(device, dtype)
         for name in (*cls.IGNORED, *(["d2t"] if config.whole else [])):
             tensors.pop(name, None)
-        how = cls.from_file(files.name, config, tensors)
+        head = cls.filled(files.name, config, tensors, device, **cls.from_file(files.name, config, tensors))
+        ids = head.draft_ids
+        if ids is not None and text is not None and not bool(((ids >= 0) & (ids < text.vocab_size)).all()):
+            raise UsageError(
+                f"cannot use head {files.name}: its d2t has token ids that the target lacks; use a complete copy of it"
+            )
+        return head
+
+    @classmethod
+    def filled(cls: type[H], name: str, config: Any, tensors: dict[str, Tensor], device: Any, **how: Any) -> H:
+        """Return the head with a file's tensors, whose names, shapes and types are checked; ``how``: of the class."""
         try:
             with torch.device("meta"):
                 head = cls(config, **how)
@@ -174,17 +184,12 @@ class Head(nn.Module):
             raise
         except Exception as error:  # transformers' own checks, for example of sizes that do not divide
             raise UsageError(
-                f"cannot create head {files.name} from its config.json: {one_line(str(error))}; use a complete copy of "
+                f"cannot create head {name} from its config.json: {one_line(str(error))}; use a complete copy of "
                 "the head"
             ) from error
-        head_files.check_names(files.name, {name: p.shape for name, p in head.state_dict().items()}, tensors)
+        head_files.check_names(name, {key: p.shape for key, p in head.state_dict().items()}, tensors)
         head.load_state_dict(tensors, assign=True)
         head.rotary_emb = None if rotary is None else rotary.to(device)
-        ids = head.draft_ids
-        if ids is not None and text is not None and not bool(((ids >= 0) & (ids < text.vocab_size)).all()):
-            raise UsageError(
-                f"cannot use head {files.name}: its d2t has token ids that the target lacks; use a complete copy of it"
-            )
         return head
 
     @classmethod

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError, one_line, open_file, read_json_object
@@ -38,27 +38,27 @@ class HeadFiles:
     files: tuple[Path, ...]
     revision: str | None
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every tensor, reading only the files' headers."""
-        return {name: stored.shape for name, stored in self._headers().items()}
-
-    def _headers(self) -> dict[str, weights.Stored]:
+    def stored(self) -> Mapping[str, weights.Stored]:
+        """Return shape and type of every tensor by name, reading only the files' headers."""
         try:
             return weights.headers(self.files, _TODO)
         except UsageError as error:
             raise UsageError(f"cannot read head {self.name}: {error}") from error
 
-    def tensors(self, device: Any, dtype: torch.dtype | None) -> dict[str, Tensor]:
-        """Read every tensor; ``dtype`` None keeps the stored types."""
+    def tensors(
+        self, device: Any, dtype: torch.dtype | None, names: Collection[str] | None = None
+    ) -> dict[str, Tensor]:
+        """Read tensors; ``dtype`` None keeps the stored types, ``names`` None reads all."""
         found: dict[str, Tensor] = {}
-        stored = self._headers()
+        stored = {name: held for name, held in self.stored().items() if names is None or name in names}
         wide = 4 if dtype is None else dtype.itemsize
         needs = sum(held.count * (wide if held.floats else 8) for held in stored.values())
         check_memory(needs, torch.device(device), f"head {self.name}")
         try:
             for file in self.files:
                 open_file(file, _TODO).close()  # refuses a pipe, on which the library would hang
-                found.update(load_file(file, device=str(device)))
+                with safe_open(file, framework="pt", device=str(device)) as opened:
+                    found.update({name: opened.get_tensor(name) for name in opened.keys() if name in stored})  # noqa: SIM118
         except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
             raise
         except Exception as error:  # a damaged header may make the library raise any error

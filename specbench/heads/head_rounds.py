@@ -47,6 +47,7 @@ class HeadRounds(ABC):
             self.read,
             self.draft,
             shapes=head.shapes(),
+            heads=head.config.num_attention_heads,
             new_rows=1 + path,  # the root included
             draft_rows=max(1, rows),
             features=head.features,

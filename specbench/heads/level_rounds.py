@@ -12,19 +12,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.decoding import BUILDERS, Knobs, Target, TokenTree
+from specbench.decoding import BUILDERS, Drafting, Knobs, Node, Target, TokenTree
 from specbench.engine import HeadRows
 from specbench.heads.head_rounds import HeadRounds
 from specbench.heads.level_growth import grow_levels
-from specbench.heads.levels import Levels, chain
+from specbench.heads.levels import Levels, WrittenLevels, chain, written
 from specbench.heads.sampled_drafts import SampledDrafts
 
 
 class LevelRounds(HeadRounds):
     """Rounds of a head for the sequences of a run: S slots, W candidates per path, D levels.
 
-    A head without an embedding reads the target's. ``width`` 1 drafts a chain. ``draws``: above temperature 0 a chain's
-    tokens are sampled from the head's distribution; otherwise they are the best tokens.
+    The head has ``embed_tokens`` and ``lm_head``, where None stands for the target's, and four methods: ``fuse`` turns
+    the target's features into its input, ``forward`` runs its layers, ``fed_back`` turns their outputs into the input
+    of the drafts under each row, ``scored`` into that of the LM head.
+
+    Args:
+        width: W; 1 drafts a chain.
+        draws: above temperature 0, sample a chain's tokens from the head's distribution; otherwise they are the best
+            tokens.
+        nodes: nodes of a written tree, each after its parent, which every round fills; empty is the dynamic tree.
     """
 
     def __init__(
@@ -35,32 +42,40 @@ class LevelRounds(HeadRounds):
         depth: int,
         width: int,
         draws: bool = False,
+        nodes: Sequence[Node] = (),
         weights: Mapping[str, str] | None = None,
     ) -> None:
         config = head.config
-        self._depth, self._width = depth, min(width, config.draft_vocab_size)
         self._embed: Any = head.embed_tokens or target.model.get_input_embeddings()
-        self._ids = head.draft_ids
-        if config.parallel:
+        self._scorer: Any = head.lm_head or head.scorer(target.model.get_output_embeddings())
+        self._ids, drafted = head.draft_ids, self._scorer.weight.shape[0]
+        self._depth, self._width = depth, min(width, drafted)
+        self._parallel = config.mask_token_id is not None
+        self._written = WrittenLevels(nodes, head.device) if nodes else None
+        if self._written:
+            self._width, self.forwards, rows = self._written.width, len(self._written), self._written.rows
+        elif self._parallel:
             self.forwards = 1 + min(1, depth - 1)
             self._masks = torch.full(
-                (target.slots, depth - 1), config.mask_token_id or 0, dtype=torch.int64, device=head.device
+                (target.slots, depth - 1), config.mask_token_id, dtype=torch.int64, device=head.device
             )
             rows = depth - 1
         else:
             self.forwards = depth
             rows = self._width * (depth - 1)
         drafts = depth if draws else 0
-        self._samples = SampledDrafts(target, drafts, config.draft_vocab_size, head.device) if draws else None
+        self._samples = SampledDrafts(target, drafts, drafted, head.device) if draws else None
         super().__init__(head, target, path=depth, rows=rows, draws=drafts, weights=weights)
 
     def tree(self, slot: int, budget: int) -> TokenTree:
         """The tree after a slot's text; runs the round if it has not run yet."""
         if self._samples is not None:
             self._samples.update()
-        if self._width > 1 and self.head.config.parallel:
+        if self._width > 1 and self._parallel:
             return BUILDERS["optimal"](self.marginals(slot), budget, Knobs(spine=False))
         root, (tokens, logp, best) = self.drafted(slot)
+        if self._written:
+            return written(root, tokens.tolist(), logp.tolist(), self._written.parents)
         if self._width == 1:
             deep = budget - 1
             proposal = None if self._samples is None else self._samples.proposal(slot, deep, self._ids)
@@ -87,7 +102,9 @@ class LevelRounds(HeadRounds):
     def draft(self, rows: HeadRows, found: Tensor) -> Sequence[Tensor]:
         """Return tokens, log-probabilities, and the indices of the candidates that were extended."""
         last = rows.last(found)
-        return self._block(rows, last) if self.head.config.parallel else self._levels(rows, last)
+        if self._written:
+            return self._ranks(rows, last, self._written)
+        return self._block(rows, last) if self._parallel else self._levels(rows, last)
 
     def _block(self, rows: HeadRows, last: Tensor) -> Sequence[Tensor]:
         """A parallel head's candidates [S, D, W] with log-probabilities: masks after the last row, in one pass."""
@@ -118,9 +135,51 @@ class LevelRounds(HeadRounds):
         tokens, logp = self._best(rows, last, 0)
         return grow_levels(self._depth, width, tokens[:, 0], logp[:, 0], extend)
 
+    def _ranks(self, rows: HeadRows, outputs: Tensor, nodes: WrittenLevels) -> Sequence[Tensor]:
+        """Tokens and log-probabilities of a written tree's nodes; each level's inner nodes are the rows of a pass."""
+        every: list[Tensor] = []
+        scored: list[Tensor] = []
+        for level in nodes:
+            if every:
+                parents = None if level.parents is None else level.parents.expand(len(outputs), -1)
+                rows = rows.branch(every[-1].index_select(1, level.extended), parents)
+                above = outputs.index_select(1, level.above)
+                outputs = self._layers(rows, self.head.fed_back(above, rows.pieces))
+            tokens, logp = self._best(rows, outputs, len(every))
+            every.append(tokens.flatten(1).index_select(1, level.nodes))
+            scored.append(logp.flatten(1).index_select(1, level.nodes))
+        return torch.cat(every, dim=1), torch.cat(scored, dim=1), every[0][:, :0]
+
     def _best(self, rows: HeadRows, outputs: Tensor, level: int) -> tuple[Tensor, Tensor]:
         """The W best drafts after each row and their log-probabilities, [S, n, W]; or the sampled draft of a chain."""
-        scores = self.head.scores(outputs, rows.pieces)
+        scores: Tensor = self._scorer(self.head.scored(outputs, rows.pieces))
         samples = self._samples
         logp, found = rows.best(scores, self._width) if samples is None else samples.draw(rows, scores, level)
         return found if self._ids is None else self._ids[found], logp
+
+
+def level_drafting(
+    method: str,
+    options: Any,
+    target: Target,
+    head: Any,
+    weights: Mapping[str, str],
+    *key: Any,
+    rounds: type[LevelRounds] = LevelRounds,
+    nodes: Sequence[Node] = (),
+) -> Drafting:
+    """Return the rounds of a method with :class:`LevelOptions`, which its runs share.
+
+    Args:
+        key: further options that distinguish two heads of the same name.
+        nodes: a written tree, see :class:`LevelRounds`.
+    """
+    width = 1 if options.tree == "chain" else options.width
+    # A chain with fewer rows than its depth needs no further pass.
+    depth = min(options.depth, options.budget - 1)
+    draws = options.verify == "block"
+    drafts = target.once(
+        (method, options.head, *key, depth, width, draws, tuple(nodes)),
+        lambda: rounds(head, target, depth=depth, width=width, draws=draws, nodes=nodes, weights=weights),
+    )
+    return Drafting(drafts, lambda slot: drafts.tree(slot, options.budget), options.confidence)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from specbench.decoding import Proposal, TokenTree
+import torch
+from torch import Tensor
+
+from specbench.decoding import Node, Proposal, TokenTree
 
 _WORD = "head"
 
@@ -72,3 +75,70 @@ class Levels:
 def chain(root: int, tokens: Sequence[int], logp: Sequence[float], proposal: Proposal | None = None) -> TokenTree:
     """One path under the root; ``proposal``: the distributions that its tokens were sampled from, if any."""
     return TokenTree.chain([root, *tokens], origins=_WORD, scores=[None, *logp], proposal=proposal)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLevel:
+    """A level of a written tree, as indices int64 on the device; a level's first pass reads the row of the text.
+
+    Attributes:
+        nodes: index of each node among all candidates of the level, W for each extended row.
+        extended: index of each extended row among the nodes of the level before; empty on the first level.
+        above: index of each extended row's parent among the rows of the pass before.
+        parents: the same among all draft rows; None if the rows follow the text.
+    """
+
+    nodes: Tensor
+    extended: Tensor
+    above: Tensor
+    parents: Tensor | None
+
+
+class WrittenLevels:
+    """A written tree's levels: each extends the inner nodes of the level before. W = ``width`` candidates per row.
+
+    ``nodes``: each after its parent. ``rows``: number of inner nodes; ``parents``: index of each node's parent among
+    the nodes, which are sorted by level, -1 under the root.
+    """
+
+    def __init__(self, nodes: Sequence[Node], device: torch.device) -> None:
+        ordered, inner = sorted(nodes, key=lambda node: (len(node), node)), {node[:-1] for node in nodes}
+        self.width = 1 + max(rank for node in nodes for rank in node)
+        at = {node: index for index, node in enumerate(ordered)}
+        self.parents = [at.get(node[:-1], -1) for node in ordered]
+        self._levels: list[WrittenLevel] = []
+        self.rows = 0
+
+        def on_device(found: Sequence[int]) -> Tensor:
+            return torch.tensor(found, dtype=torch.int64, device=device)
+
+        extended: list[Node] = [()]
+        before: list[Node] = []
+        for depth in range(1, 1 + len(ordered[-1])):
+            level = [node for node in ordered if len(node) == depth]
+            above: list[Node] = []
+            if depth > 1:
+                above, extended = extended, [node for node in before if node in inner]
+            parents = [above.index(node[:-1]) for node in extended] if above else []
+            first = self.rows - len(above)  # index of the first row of the pass before among all draft rows
+            self._levels.append(
+                WrittenLevel(
+                    nodes=on_device([extended.index(node[:-1]) * self.width + node[-1] for node in level]),
+                    extended=on_device([before.index(node) for node in extended] if before else []),
+                    above=on_device(parents),
+                    parents=on_device([first + one for one in parents]) if depth > 2 else None,
+                )
+            )
+            self.rows += len(extended) if depth > 1 else 0
+            before = level
+
+    def __len__(self) -> int:
+        return len(self._levels)
+
+    def __iter__(self) -> Iterator[WrittenLevel]:
+        return iter(self._levels)
+
+
+def written(root: int, tokens: Sequence[int], logp: Sequence[float], parents: Sequence[int]) -> TokenTree:
+    """A written tree: token and score of each node, in the order of :class:`WrittenLevels`."""
+    return TokenTree([root, *tokens], [-1, *(1 + parent for parent in parents)], origins=_WORD, scores=[None, *logp])

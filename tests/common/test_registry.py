@@ -207,8 +207,8 @@ def test_what_is_wrong_with_a_package_is_one_line_that_names_it(
 
 OTHER_NAMES = {
     "prompt-lookup": "pld", "promptlookup": "pld", "prompt_lookup": "pld", "ngram": "pld", "PLD": "pld",
-    "lade": "lookahead", "eagle": "eagle3", "eagle-3": "eagle3", "EAGLE3": "eagle3", "draft-model": "sps",
-    "speculative": "sps", "consistency": "cllm", "medusa": "eagle3",
+    "lade": "lookahead", "eagle-2": "eagle", "hass": "eagle", "eagle-3": "eagle3", "EAGLE3": "eagle3", "nextn": "mtp",
+    "draft-model": "sps", "speculative": "sps", "consistency": "cllm", "medusa": "eagle3",
 }  # fmt: skip
 
 

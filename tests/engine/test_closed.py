@@ -55,10 +55,18 @@ def test_close_frees_cache_and_graphs(captured: bool, fused: bool, monkeypatch: 
     assert whole() is None
 
 
-METHODS = {"jetspec": "jetspec.head=random", "eagle3": "eagle3.head=random", "sps": "sps.draft=config:tiny"}
+METHODS = {
+    "jetspec": "jetspec.head=random",
+    "eagle3": "eagle3.head=random",
+    "eagle": "eagle.head=random",
+    "mtp": "mtp.head=random",
+    "sps": "sps.draft=config:tiny",
+}
 CACHES = {
     "jetspec": lambda shared: shared.rounds._passes._cache,
     "eagle3": lambda shared: shared.rounds._passes._cache,
+    "eagle": lambda shared: shared.rounds._passes._cache,
+    "mtp": lambda shared: shared.rounds._passes._cache,
     "sps": lambda shared: shared.engine.cache,
 }
 

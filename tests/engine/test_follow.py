@@ -34,6 +34,8 @@ def decoded(method: Method, engine: Any, prompts: Sequence[Sequence[int]], *, tr
     [
         ("jetspec", {"head": "random", "width": 40, "budget": 60}),
         ("eagle3", {"head": "random", "width": 12, "budget": 30, "depth": 3}),
+        ("eagle", {"head": "random", "tree": "static"}),
+        ("mtp", {"head": "random"}),
     ],
 )
 def test_rounds_follow_steps_and_draft_what_they_draft_alone(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from support.gpu import Make, dspark, eagle, jetspec, medusa, passes_of
+from support.gpu import Make, dspark, eagle, eagle1, jetspec, medusa, passes_of
 
 from benchmarks.gpu_check import predict
 from benchmarks.gpu_check.meta_step import Nodes, launches
@@ -86,3 +86,13 @@ def test_a_round_of_medusa() -> None:
     assert Counter(three) - Counter(one) == {"linear": 4, "silu": 2, "add": 2}  # of each head a block and an LM head
     assert Counter(deep) - Counter(three) == {"linear": 3, "silu": 3, "add": 3}
     assert len(one) <= 13, one
+
+
+def test_a_level_of_a_head_without_a_first_norm() -> None:
+    two, four = round_of(eagle1(2)), round_of(eagle1(4))
+    assert within(two, LEVEL) == 2, two
+    assert (len(four) - len(two)) / 2 <= 38.5, four
+
+
+def test_a_level_of_a_written_tree() -> None:
+    assert len(round_of(eagle1(5, "static"))) <= 172

@@ -211,7 +211,7 @@ def test_a_chain_of_few_rows_is_no_deeper_than_they_are() -> None:
 
 
 def test_a_pickle_that_runs_something_is_not_converted(tmp_path: Path) -> None:
-    from specbench.methods.eagle3.convert import convert
+    from specbench.heads.convert import convert
 
     class Runs:
         def __reduce__(self) -> Any:

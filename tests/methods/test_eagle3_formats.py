@@ -22,7 +22,7 @@ from torch import Tensor
 from specbench.common.errors import UsageError
 from specbench.decoding import StepResult, TokenTree
 from specbench.decoding.protocol import Method
-from specbench.methods.eagle3.convert import convert
+from specbench.heads.convert import convert
 from specbench.methods.eagle3.decoder import Decoder
 from specbench.planning.methods import make_method
 
@@ -343,7 +343,7 @@ def test_a_pickle_is_refused_with_the_command_that_converts_it(tmp_path: Path) -
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").unlink()
     message = refusal(folder)
-    assert f"python -m specbench.methods.eagle3.convert {folder}" in message
+    assert f"python -m specbench.heads.convert {folder}" in message
     assert convert(folder) == folder
     assert load_file(folder / "model.safetensors").keys() == safetensors.torch.load(whole).keys()
     ready_target = alone(model(), capacity=40)

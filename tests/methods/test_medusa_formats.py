@@ -24,8 +24,8 @@ from specbench.common.errors import UsageError
 from specbench.decoding import StepResult, TokenTree
 from specbench.decoding.protocol import Method
 from specbench.engine import Sampling, graphs
+from specbench.heads.convert import convert
 from specbench.methods.medusa.config import HeadConfig
-from specbench.methods.medusa.convert import convert
 from specbench.methods.medusa.decoder import Decoder
 from specbench.methods.medusa.head import DraftHead
 from specbench.planning.methods import make_method
@@ -367,7 +367,7 @@ def test_a_pickle_is_converted_with_all_names_of_a_shared_block(tmp_path: Path) 
             held[f"{k}.1.linear.{part}"] = held[f"{k}.0.linear.{part}"]
     (folder / "model.safetensors").unlink()
     torch.save(held, folder / "medusa_lm_head.pt")
-    assert f"python -m specbench.methods.medusa.convert {folder}" in refusal(folder)
+    assert f"python -m specbench.heads.convert {folder}" in refusal(folder)
     assert convert(folder) == folder
     assert load_file(folder / "model.safetensors").keys() == held.keys()
     for each in rounds(folder, 4):

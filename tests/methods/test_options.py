@@ -20,6 +20,8 @@ REFUSED = {
     "pld": ["min_ngram=3 max_ngram=2", "min_ngram=4"],
     "suffix": ["factor=nan", "preset=vlm"],
     "recycling": ["tree=2.2", "tree=8", "tree=00"],
+    "eagle": ["tree=optimal", "tree=00", "tree=static verify=block"],
+    "mtp": ["tree=dynamic verify=block", "feed=hidden"],
 }
 
 

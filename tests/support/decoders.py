@@ -534,6 +534,19 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"tree": "chain", "budget": 8},
         {"tree": "chain", "budget": 4, "confidence": 0.5},
         {"budget": 60, "width": 40, "depth": 3, "confidence": 0.499},
+    ],
+    "mtp": [
+        {"tree": "dynamic", "budget": 40, "width": 30, "depth": 2},
+        {"depth": 4},
+        {"depth": 1, "feed": "norm"},
+        {"tree": "dynamic", "budget": 24, "width": 6, "depth": 5},
+        {"tree": "dynamic", "budget": 24, "width": 20, "depth": 3, "retrieve": "suffix min_score=0.5"},
+    ],
+    "eagle": [
+        {"budget": 40, "width": 30, "depth": 2},
+        {"tree": "chain", "depth": 4, "budget": 4},
+        {"tree": "static", "depth": 5},
+        {"tree": "0 1 2 3 4 5 6 7 00 01 10 000 77", "depth": 3},
         {"budget": 24, "width": 20, "depth": 3, "retrieve": "suffix min_score=0.5"},
     ],
 }
@@ -546,11 +559,13 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
     "eagle3": {"head": "random", "width": 64, "budget": 96, "depth": 2},
     "medusa": {"head": "random", "width": 64, "budget": 96},
     "dspark": {"head": "random", "width": 64, "budget": 96, "depth": 2},
+    "eagle": {"head": "random", "width": 64, "budget": 96, "depth": 2},
+    "mtp": {"head": "random", "width": 64, "budget": 96, "depth": 2},
 }
 #: The part of it that presets leave open.
 _BARE = {
     "sps": {"draft": "config:tiny"},
-    **{name: {"head": "random"} for name in ("jetspec", "eagle3", "medusa", "dspark")},
+    **{name: {"head": "random"} for name in ("jetspec", "eagle3", "eagle", "mtp", "medusa", "dspark")},
 }
 
 

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.gpu_check.meta_step import META, MetaStep, launches
+from specbench.decoding import parse_nodes
 from specbench.engine import sampler
 from specbench.engine.kernels.ops import TritonOps
 from specbench.engine.pack import Shape
@@ -29,6 +30,9 @@ from specbench.heads.level_rounds import LevelRounds
 from specbench.methods.dspark.config import DSparkConfig
 from specbench.methods.dspark.drafting import DSparkRounds
 from specbench.methods.dspark.head import DSparkHead
+from specbench.methods.eagle.config import HeadConfig as Eagle1Config
+from specbench.methods.eagle.head import DraftHead as Eagle1Head
+from specbench.methods.eagle.trees import EAGLE1
 from specbench.methods.eagle3.config import HeadConfig as EagleConfig
 from specbench.methods.eagle3.head import DraftHead as EagleHead
 from specbench.methods.medusa.config import HeadConfig as MedusaConfig
@@ -194,6 +198,15 @@ def medusa(heads: int, blocks: int = 1) -> Make:
         shape = MedusaConfig.for_target(config, heads=heads, blocks=blocks)
         head = MedusaHead.random(shape, device=META, dtype=torch.bfloat16)
         return MedusaRounds(head, target, depth=heads, width=10)
+
+    return make
+
+
+def eagle1(depth: int, tree: str = "dynamic") -> Make:
+    def make(config: Any, target: Any) -> LevelRounds:
+        head = Eagle1Head.random(Eagle1Config.for_target(config), device=META, dtype=torch.bfloat16)
+        nodes = parse_nodes(EAGLE1) if tree == "static" else ()
+        return LevelRounds(head, target, depth=depth, width=4, nodes=nodes)
 
     return make
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from specbench.common import EnvironmentRefused
 from specbench.decoding import Target
@@ -62,12 +61,13 @@ class HeadPass:
         draft: any number of drafting passes that follow the new rows. ``read`` and ``draft`` must launch the same
             operations for any data and must not wait for the device.
         shapes: (KV heads, key size, value size) that each layer stores.
+        heads: query heads of each layer, on which the size of a kernel's tile depends; 0 is one per KV head.
         new_rows: most rows that a target step adds: those of the longest path.
         draft_rows: most rows that ``draft`` computes after the text.
         features: size of a row's features; 0 for a head that reads only tokens.
         draws: most draft tokens that :meth:`HeadRows.drawn` samples; 0 for a head that takes the best tokens.
-        modules: the head's modules: their linear layers, and the attention of a transformers model, are replaced by the
-            engine's.
+        modules: the head's modules: their linear layers, and the attention of modules with transformers'
+            ``set_attn_implementation``, are replaced by the engine's.
         layers: the head's decoder layers, if its forward uses :attr:`HeadRows.pieces`; on a GPU they run in few
             kernels.
     """
@@ -79,6 +79,7 @@ class HeadPass:
         draft: Draft,
         *,
         shapes: dict[int, LayerShape],
+        heads: int = 0,
         new_rows: int,
         draft_rows: int,
         features: int = 0,
@@ -91,10 +92,10 @@ class HeadPass:
         self._new_rows, self._draft_rows = new_rows, draft_rows
         for module in modules:
             Linears(module, linear_kind(module)).attach()
-            if isinstance(module, PreTrainedModel):
-                module.set_attn_implementation(interface.NAME)
+            if use := getattr(module, "set_attn_implementation", None):  # layers of transformers
+                use(interface.NAME)
         self._attentions = Attentions(target.attention, target.model)
-        self._attentions.check_shapes(shapes, _query_heads(layers))
+        self._attentions.check_shapes(shapes, dict.fromkeys(shapes, heads) if heads else None)
         self._ops: Ops = self._attentions.ops()
         # The last step may add a whole path of rows after the capacity. A slot without new rows writes after its
         # drafts, and a block with look-ahead is followed by the same number of cells again.
@@ -411,12 +412,6 @@ class HeadPass:
             height = self._attentions.height(rows, self._attentions.tree, True)
             self._layouts[slots, rows] = Layout.even(slots, rows, self._device, height=height)
         return self._layouts[slots, rows]
-
-
-def _query_heads(layers: Sequence[Any]) -> dict[int, int]:
-    """Number of query heads of each layer."""
-    attentions = [layer.self_attn for layer in layers]
-    return {each.layer_idx: each.q_proj.out_features // each.head_dim for each in attentions}
 
 
 def _always(layout: Layout) -> Callable[[int, int], Layout]:

@@ -80,6 +80,7 @@ class FusedLayers(Forwards, Fusions[Fusion]):
     def _by_kernels(self, at: int, hidden: Tensor, given: Mapping[str, Any], on: set[Fusion]) -> Tensor:
         fused = self._fused[at]
         parts = fused.parts
+        assert parts.before_attention is not None
         stream, branch, after = self._taken(hidden, at)
         normed, stream = _norm(stream, branch, parts.before_attention, after, on)
         if "attention" in on:

@@ -144,7 +144,7 @@ def _parts(layer: nn.Module, cache: StaticCache) -> Parts:
     attention: Any = layer.self_attn
     index, heads = attention.layer_idx, attention.q_proj.out_features // attention.head_dim
     calls = Calls({index: attention.sliding_window}, {index: heads}, {index: attention.scaling})
-    return parts_of(layer, cache.shapes, calls, apart=("hidden_norm",))
+    return parts_of(layer, cache.shapes, calls, apart=("hidden_norm", "input_layernorm"))
 
 
 def _flat(rotary: Rotary) -> Rotary:

@@ -81,9 +81,13 @@ class Gated:
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of a decoder layer; ``mlp`` is None if it is not a gated MLP, e.g. with experts."""
+    """Parts of a decoder layer.
 
-    before_attention: Norm
+    ``before_attention`` is None in draft heads whose first layer has no such norm; ``mlp`` is None if it is not a gated
+    MLP, e.g. with experts.
+    """
+
+    before_attention: Norm | None
     after_attention: Norm | None
     before_mlp: Norm
     after_mlp: Norm | None
@@ -103,7 +107,8 @@ def parts_of(
     """Find the parts of a layer; ``any_mlp``: allow any MLP module; ``apart``: modules that the caller runs."""
     modules = _Modules(layer)
     attention, mlp = modules.child("self_attn"), modules.child("mlp")
-    before = norm_of(modules.take("input_layernorm"))
+    bare = "input_layernorm" in apart and not modules.has("input_layernorm")
+    before = None if bare else norm_of(modules.take("input_layernorm"))
     after_attention = after_mlp = None
     second = modules.take("post_attention_layernorm")
     if modules.has("pre_feedforward_layernorm"):  # norms on both sides

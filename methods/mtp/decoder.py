@@ -1,0 +1,47 @@
+"""Multi-token prediction: the checkpoint's own further layer drafts, level by level."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from specbench.decoding import Drafting, Target, option
+from specbench.heads import LevelDecoder, LevelOptions
+
+
+class Options(LevelOptions):
+    """Options of MTP."""
+
+    head: str | None = option(
+        None,
+        help="folder or hub id of a checkpoint with the layer; default is the target's own; random is an untrained "
+        "layer for timing",
+    )
+    tree: Literal["chain", "dynamic"] = option("chain", help="one path, or EAGLE-2's tree of the most probable paths")
+    width: int = option(
+        4, "K", "k", help="tree=dynamic: paths that a level extends, and tokens added to each", ge=1, le=64
+    )
+    depth: int = option(3, "D", help="tokens of the longest path, one pass of the layer per token", ge=1, le=64)
+    feed: Literal["auto", "norm", "output"] = option(
+        "auto",
+        help="what stands for the hidden state of a draft token: the layer's output, or its norm; auto is what vLLM "
+        "does for the family",
+    )
+
+
+class Decoder(LevelDecoder):
+    """Draft with the target's MTP layer."""
+
+    METHOD = "mtp"
+
+    @classmethod
+    def check(cls, options: Options, model: str) -> None:
+        """Accept every target, because only its checkpoint shows whether it has the layer."""
+
+    @staticmethod
+    def prepare(options: Options, target: Target) -> Drafting:
+        from specbench.heads import level_drafting
+        from specbench.methods.mtp.head import MtpRounds  # imports torch, which plans and lists do not need
+        from specbench.methods.mtp.loading import prepared
+
+        head, weights = prepared(options, target)
+        return level_drafting("mtp", options, target, head, weights, options.feed, rounds=MtpRounds)
