@@ -32,6 +32,7 @@ from specbench.methods.eagle.head import DraftHead as Eagle1Head
 from specbench.methods.eagle.trees import EAGLE1
 from specbench.methods.eagle3.config import HeadConfig as EagleConfig
 from specbench.methods.eagle3.head import DraftHead as EagleHead
+from specbench.methods.mtp.head import MtpConfig, MtpHead, MtpRounds
 
 # ------------------------------
 # A step on a GPU that no one has: tensors without memory say what would run where, and no kernel is launched.
@@ -183,6 +184,14 @@ def eagle1(depth: int, tree: str = "dynamic") -> Make:
         head = Eagle1Head.random(Eagle1Config.for_target(config), device=META, dtype=torch.bfloat16)
         nodes = parse_nodes(EAGLE1) if tree == "static" else ()
         return LevelRounds(head, target, depth=depth, width=4, nodes=nodes)
+
+    return make
+
+
+def mtp(depth: int) -> Make:
+    def make(config: Any, target: Any) -> MtpRounds:
+        head = MtpHead.random(MtpConfig.of(target.model, "deepseek"), device=META, dtype=torch.bfloat16)
+        return MtpRounds(head, target, depth=depth, width=1)
 
     return make
 
