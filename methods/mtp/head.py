@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 
 from specbench.common import UsageError, one_line
-from specbench.engine import PLAIN, HeadRows, Pieces, ShapeRecorder
+from specbench.engine import PLAIN, ExactRotary, HeadRows, Pieces, ShapeRecorder
 from specbench.heads import Head, HeadConfig, LevelRounds
 from specbench.methods.mtp.layouts import LAYOUTS, Layout, expert_of
 
@@ -28,16 +30,21 @@ class MtpConfig(HeadConfig):
     Attributes:
         layout: names and meaning, see :mod:`specbench.methods.mtp.layouts`.
         layer: transformers' configuration of the target's text model with one layer, of full attention.
-        model: the target, whose decoder layers and rotary embedding the head has.
+        classes: of the decoder layer and of the norms.
+        rotary: the rotary embedding.
     """
 
     layout: Layout
     layer: Any
-    model: Any
+    classes: tuple[Any, Any]
+    rotary: Any
 
     @classmethod
     def of(cls, model: Any, layout: str, feed: str = "auto") -> MtpConfig:
-        """Return the configuration for a target; ``feed``: what a draft token's hidden state is, see the options."""
+        """Return the configuration for a target, with its family's layer and its own rotary embedding.
+
+        ``feed``: what a draft token's hidden state is, see the options.
+        """
         text = model.config.get_text_config()
         found = LAYOUTS[layout]
         if feed != "auto":
@@ -50,8 +57,20 @@ class MtpConfig(HeadConfig):
         if hasattr(layer, "first_k_dense_replace"):
             layer.first_k_dense_replace = 0  # dense layers come before those with experts
         eps = getattr(text, "rms_norm_eps", None) or 1e-6
-        taps = (text.num_hidden_layers,)
-        return cls.for_target(text, taps=taps, rms_norm_eps=eps, layout=found, layer=layer, model=model)
+        decoder = model.get_decoder()
+        like = decoder.layers[-1]
+        classes = type(like), type(getattr(like, "input_layernorm", decoder.norm))
+        own: dict[str, Any] = {"layer": layer, "classes": classes, "rotary": decoder.rotary_emb}
+        return cls.for_target(text, taps=(text.num_hidden_layers,), rms_norm_eps=eps, layout=found, **own)
+
+    @classmethod
+    def plain(cls, model: Any, layout: str) -> MtpConfig:
+        """Return the configuration of a Llama layer, for an untrained layer of any target."""
+        text = model.config.get_text_config()
+        own: dict[str, Any] = {"layer": None, "classes": (LlamaDecoderLayer, LlamaRMSNorm), "rotary": None}
+        config = cls.for_target(text, taps=(text.num_hidden_layers,), layout=LAYOUTS[layout], **own)
+        layer = config.layer_config(LlamaConfig)
+        return replace(config, layer=layer, rotary=ExactRotary(layer).to(model.device))
 
 
 class MtpHead(Head):
@@ -67,17 +86,15 @@ class MtpHead(Head):
     def __init__(self, config: MtpConfig, *, embeds: bool = False, scores: bool = False) -> None:
         super().__init__(config)
         hidden, eps = config.hidden_size, config.rms_norm_eps
-        decoder = config.model.get_decoder()
-        like: Any = decoder.layers[-1]
-        norm: Any = type(getattr(like, "input_layernorm", decoder.norm))
+        block, norm = config.classes
         self.embed_tokens = nn.Embedding(config.vocab_size, hidden) if embeds else None
         self.lm_head = nn.Linear(hidden, config.vocab_size, bias=False) if scores else None
         self.embedding_norm, self.hidden_norm, self.norm = (norm(hidden, eps=eps) for _ in range(3))
         self.fc = nn.Linear(2 * hidden, hidden, bias=False)
-        self.block: Any = type(like)(config.layer, 0)
-        rotary = decoder.rotary_emb
+        self.block: Any = block(config.layer, 0)
+        rotary = config.rotary
         kinds = {"layer_type": "full_attention"} if "layer_type" in signature(rotary.forward).parameters else {}
-        self._turn = lambda rows, positions: rotary(rows, positions, **kinds)  # the target's, not a module of the head
+        self._turn = lambda rows, positions: rotary(rows, positions, **kinds)  # not a module of the head
         self.finish()
 
     @property

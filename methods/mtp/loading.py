@@ -26,11 +26,15 @@ def prepared(options: Any, target: Target) -> tuple[MtpHead, dict[str, str]]:
 
 def _prepared(options: Any, target: Target) -> tuple[MtpHead, dict[str, str]]:
     model = target.model
-    MtpHead.checked(model)
     if options.head == "random":
-        config = MtpConfig.of(model, "deepseek", options.feed)
+        try:
+            MtpHead.checked(model)
+            config = MtpConfig.of(model, "deepseek", options.feed)
+        except UsageError:
+            config = MtpConfig.plain(model, "deepseek")
         head, facts = MtpHead.random(config, device=model.device, dtype=model.dtype), {"head": "random"}
     else:
+        MtpHead.checked(model)
         head, facts = read(options.head, target, options.feed)
     head.eval().requires_grad_(False)
     return head, facts | {"head_parameters": str(sum(parameter.numel() for parameter in head.parameters()))}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from support.gpu import Make, dspark, eagle, eagle1, jetspec, medusa, passes_of
+from support.gpu import Make, dspark, eagle, eagle1, jetspec, medusa, mtp, passes_of
 
 from benchmarks.gpu_check import predict
 from benchmarks.gpu_check.meta_step import Nodes, launches
@@ -26,11 +26,11 @@ def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(code.OF_DEVICE, "meta", FusedLayers)
 
 
-def round_of(make: Make) -> list[str]:
+def round_of(make: Make, fused: bool = True) -> list[str]:
     """Names of what a round launches, but for the copies between device and host."""
     with launches(lambda *_: None):
         passes = passes_of(make)
-        assert passes.report()["not_fused"] == {}
+        assert (passes.report()["not_fused"] == {}) == fused
         nodes = Nodes()
     with torch.inference_mode(), launches(lambda kernel, *_: nodes.add(kernel.__name__)), nodes:
         passes._compute(1)
@@ -96,3 +96,8 @@ def test_a_level_of_a_head_without_a_first_norm() -> None:
 
 def test_a_level_of_a_written_tree() -> None:
     assert len(round_of(eagle1(5, "static"))) <= 172
+
+
+def test_a_level_of_a_layer_that_transformers_runs() -> None:
+    two, four = round_of(mtp(2), fused=False), round_of(mtp(4), fused=False)
+    assert (len(four) - len(two)) / 2 <= 111.5, four

@@ -450,7 +450,7 @@ def test_a_checkpoint_without_the_layer_is_refused(tmp_path: Path) -> None:
     assert re.search("num_nextn_predict_layers is 2", refusal(None, own))
     own.config.num_nextn_predict_layers = 0
     assert re.search("num_nextn_predict_layers is 0", refusal(None, own))
-    assert "GPT2LMHeadModel" in refusal("random", supported("gpt2"))
+    assert "GPT2LMHeadModel" in refusal(str(tmp_path), supported("gpt2"))
 
 
 def test_the_targets_own_checkpoint_is_the_default(tmp_path: Path) -> None:

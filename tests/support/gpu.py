@@ -38,6 +38,7 @@ from specbench.methods.eagle3.head import DraftHead as EagleHead
 from specbench.methods.medusa.config import HeadConfig as MedusaConfig
 from specbench.methods.medusa.drafting import Rounds as MedusaRounds
 from specbench.methods.medusa.head import DraftHead as MedusaHead
+from specbench.methods.mtp.head import MtpConfig, MtpHead, MtpRounds
 
 # ------------------------------
 # A step on a GPU that no one has: tensors without memory say what would run where, and no kernel is launched.
@@ -207,6 +208,14 @@ def eagle1(depth: int, tree: str = "dynamic") -> Make:
         head = Eagle1Head.random(Eagle1Config.for_target(config), device=META, dtype=torch.bfloat16)
         nodes = parse_nodes(EAGLE1) if tree == "static" else ()
         return LevelRounds(head, target, depth=depth, width=4, nodes=nodes)
+
+    return make
+
+
+def mtp(depth: int) -> Make:
+    def make(config: Any, target: Any) -> MtpRounds:
+        head = MtpHead.random(MtpConfig.of(target.model, "deepseek"), device=META, dtype=torch.bfloat16)
+        return MtpRounds(head, target, depth=depth, width=1)
 
     return make
 
