@@ -33,7 +33,7 @@ BUDGETS = {
     "decoding": 1950,
     "engine": 10050,
     "evals": 5150,
-    "heads": 1750,
+    "heads": 1900,
     "hardware": 1700,
     "models": 3000,
     "planning": 1600,
@@ -43,7 +43,7 @@ BUDGETS = {
     "results": 2750,
     "runner": 4500,
     "sweeps": 2550,
-    "training": 5900,
+    "training": 6200,
 }
 
 # Every module and every name of a door; the sandbox's child finds its neighbours by bare names, as it is run.

@@ -531,8 +531,7 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     ],
     "dspark": [
         {"budget": 40, "width": 30, "depth": 2},
-        {"tree": "chain", "budget": 8},
-        {"tree": "chain", "budget": 4, "confidence": 0.5},
+        {"budget": 9, "width": 64, "depth": 1},
         {"budget": 60, "width": 40, "depth": 3, "confidence": 0.499},
     ],
     "mtp": [
