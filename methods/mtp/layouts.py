@@ -1,4 +1,4 @@
-"""Layouts of multi-token-prediction layers in checkpoints, and what their families mean by them.
+"""Names of multi-token-prediction layers in checkpoints, and what each family means by them.
 
 All families combine the target's last hidden state, after the final norm, with the embedding of the next token: both
 are normalised, concatenated and projected, then one decoder layer of the target's kind and a norm follow, and the LM

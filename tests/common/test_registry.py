@@ -208,7 +208,7 @@ def test_what_is_wrong_with_a_package_is_one_line_that_names_it(
 OTHER_NAMES = {
     "prompt-lookup": "pld", "promptlookup": "pld", "prompt_lookup": "pld", "ngram": "pld", "PLD": "pld",
     "lade": "lookahead", "eagle-2": "eagle", "hass": "eagle", "eagle-3": "eagle3", "EAGLE3": "eagle3", "nextn": "mtp",
-    "draft-model": "sps", "speculative": "sps", "consistency": "cllm", "medusa": "eagle3",
+    "draft-model": "sps", "speculative": "sps", "consistency": "cllm", "hydra": "eagle3",
 }  # fmt: skip
 
 
@@ -218,7 +218,7 @@ def test_another_name_of_a_method_leads_to_it(name: str) -> None:
         text = refusal(UsageError, find, name)
         assert f" {OTHER_NAMES[name]} (" in text
         assert name in text
-        assert ("not in specbench" in text) == (name == "medusa")
+        assert ("not in specbench" in text) == (name == "hydra")
 
 
 def test_no_two_methods_claim_one_name() -> None:

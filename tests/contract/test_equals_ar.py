@@ -477,8 +477,12 @@ def mixed(
     done, shared = {}, []
     while waiting or seats:
         while waiting and len(seats) < CONCURRENCY:
-            number, (method, case) = waiting.pop(0)
+            number, (method, case) = waiting[0]
             method = decoders.ready(method, engine)
+            tapped = {seat.method.taps for seat in seats.values() if seat.method.taps}
+            if method.taps and tapped - {method.taps}:
+                break  # a step has the same taps for all
+            del waiting[0]
             slot = engine.alloc()
             decoder = method.new(Context(bench.vocab, 0, random.Random(f"{sampling.seed}/0")))
             seat = Seat(number, method, decoder, Output(StopRule(case.stops, (), case.budget, str)))

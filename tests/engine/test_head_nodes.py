@@ -26,11 +26,11 @@ def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(code.OF_DEVICE, "meta", FusedLayers)
 
 
-def round_of(make: Make, fused: bool = True) -> list[str]:
+def round_of(make: Make) -> list[str]:
     """Names of what a round launches, but for the copies between device and host."""
     with launches(lambda *_: None):
         passes = passes_of(make)
-        assert (passes.report()["not_fused"] == {}) == fused
+        assert passes.report()["not_fused"] == {}
         nodes = Nodes()
     with torch.inference_mode(), launches(lambda kernel, *_: nodes.add(kernel.__name__)), nodes:
         passes._compute(1)
@@ -99,5 +99,5 @@ def test_a_level_of_a_written_tree() -> None:
 
 
 def test_a_level_of_a_layer_that_transformers_runs() -> None:
-    two, four = round_of(mtp(2), fused=False), round_of(mtp(4), fused=False)
+    two, four = round_of(mtp(2)), round_of(mtp(4))
     assert (len(four) - len(two)) / 2 <= 111.5, four

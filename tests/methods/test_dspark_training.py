@@ -155,7 +155,7 @@ def test_a_head_learns_and_the_engine_accepts_as_much(
     assert counted.accepted_length == pytest.approx(card["held_out_accepted_length"], abs=1e-3)
     with attached(target(), capacity=60, max_rows=8) as engine:
         method = decoders.ready(
-            decoders.with_options("dspark", {"head": str(tmp_path / "head"), "tree": "chain", "budget": 5}), engine
+            decoders.with_options("dspark", {"head": str(tmp_path / "head"), "tree": "chain", "depth": 4}), engine
         )
         records = decoders.served(engine, method, [text.prompt for text in some], ANSWER)
     assert [record.output_ids for record in records] == [list(text.answer) for text in some]

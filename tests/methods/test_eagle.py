@@ -395,7 +395,6 @@ def changed(folder: Path, config: dict[str, Any], change: Callable[[dict[str, Te
         ({"layer_types": ["sliding_attention"], "sliding_window": 8}, lambda head: None, "sliding"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, lambda head: None, "dynamic"),
     ],
-    ids=str,
 )
 def test_files_that_are_no_eagle_head_are_refused(
     config: dict[str, Any], change: Callable[[dict[str, Tensor]], object], named: str, tmp_path: Path

@@ -154,6 +154,7 @@ def test_what_is_captured_is_what_the_steps_will_be(model: Any, captured: list[t
                     "top_k": m.top_k,
                     "taps": m.taps,
                     "probabilities": m.own_noise,
+                    "acceptance": m.acceptance,
                     "forced": m.label == "jacobi",
                     "context": 40,
                 },

@@ -1,8 +1,8 @@
 """DSpark heads written down a second time: tiny files in each published layout, and what such a head says.
 
 From the sources of DeepSpec, speculators, SpecForge, SGLang and vLLM alone: plain functions over dicts of tensors in
-float64, every row computed anew, nothing cached. Whoever misreads a file in one of the ways of :data:`WRONG` gets other
-numbers, and the oracle can take each of these ways itself.
+float64, every row computed anew, nothing cached. A loader that misreads a file in one of the ways of :data:`WRONG` gets
+other numbers, and the oracle can take each of these ways itself.
 """
 
 from __future__ import annotations
