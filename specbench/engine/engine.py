@@ -362,7 +362,8 @@ class Engine:
         context = min(context, self.capacity - 1) or self.calibration_context
         self.prepare(max_rows, context=self.calibration_context)
         if self._tuner is not None:
-            return self._tuner.step_seconds(max_rows, sequences, context)
+            timed = sequences == 1 and context == self.calibration_context
+            return self._tuner.step_seconds(max_rows, sequences, None if timed else context)
         return eager_step_seconds(self._eager, max_rows, sequences, context)
 
     def drafts(self, starts: Mapping[int, int], most: int, vocab: int) -> DrawnDrafts:

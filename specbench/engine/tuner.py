@@ -109,15 +109,21 @@ class Tuner:
                 fastest = (seconds, bucket)
             self._graphs.padded_to[bucket, kind] = earlier.get(bucket, chosen)
 
-    def step_seconds(self, max_rows: int, sequences: int, context: int) -> list[tuple[int, float]]:
-        """Measured (rows, seconds) of steps whose sequences have trees of a bucket's rows, after :meth:`prepare`."""
+    def step_seconds(self, max_rows: int, sequences: int = 1, context: int | None = None) -> list[tuple[int, float]]:
+        """Measured (rows, seconds) of steps whose sequences have trees of a bucket's rows, after :meth:`prepare`.
+
+        ``context``: cached tokens; None is that of :meth:`prepare`, which has timed the steps of one sequence.
+        """
         curve = []
         for rows in buckets_to(max_rows):
             size = min(rows, max_rows)
             kind = self._eager.kind(self._attentions.tree, self._attentions.tall(size))
+            if sequences == 1 and context is None:
+                curve.append((rows, self._chosen_seconds(rows, kind)))
+                continue
             graph = self._graphs.graph(self._graphs.padded_to[row_bucket(size * sequences), kind], kind)
             chains = pack.Batch.of({slot: TokenTree.chain([0] * size) for slot in range(sequences)})
-            pack.fill(graph.input, graph.shape, chains, [context] * len(self._slots))
+            pack.fill(graph.input, graph.shape, chains, [context or 0] * len(self._slots))
             graph.run()
             curve.append((rows, median_seconds(graph.run, _REPLAYS)))
         return curve
