@@ -165,6 +165,7 @@ class Runner:
         waiting, active = deque(requests), list[ActiveRequest]()
         governor = self._governors.setdefault(method.label, Governor()) if method.stops else None
         wanted: dict[str, Any] = {"top_k": method.top_k, "taps": method.taps}
+        of_steps = {**wanted, "acceptance": method.acceptance}
         origin = self._now()
         try:
             while waiting or active:
@@ -173,7 +174,7 @@ class Runner:
                     if active[-1].ended:
                         break
                 if not any(each.ended for each in active):
-                    self._step(active, {**wanted, "acceptance": method.acceptance}, governor)
+                    self._step(active, of_steps, governor)
                 ended = [each for each in active if each.ended]
                 if self._gpu:  # before the consumer has control, because the GPU rests then
                     for each in ended:
