@@ -1,4 +1,4 @@
-"""Multi-token prediction: the checkpoint's own further layer drafts, level by level."""
+"""Multi-token prediction: the checkpoint's own further layers draft, level by level."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ class Options(LevelOptions):
         4, "K", "k", help="tree=dynamic: paths that a level extends, and tokens added to each", ge=1, le=64
     )
     depth: int = option(3, "D", help="tokens of the longest path, one pass of the layer per token", ge=1, le=64)
+    layers: Literal["own", "first"] = option(
+        "own",
+        help="tree=chain: layer k drafts the k-th token if the checkpoint has several layers, or the first one drafts "
+        "all",
+    )
     feed: Literal["auto", "norm", "output"] = option(
         "auto",
         help="what stands for the hidden state of a draft token: the layer's output, or its norm; auto is what vLLM "
@@ -40,8 +45,14 @@ class Decoder(LevelDecoder):
     @staticmethod
     def prepare(options: Options, target: Target) -> Drafting:
         from specbench.heads import level_drafting
-        from specbench.methods.mtp.head import MtpRounds  # imports torch, which plans and lists do not need
+        from specbench.methods.mtp.drafting import LayeredRounds, MtpRounds  # imports torch, as the line below
         from specbench.methods.mtp.loading import prepared
 
         head, weights = prepared(options, target)
-        return level_drafting("mtp", options, target, head, weights, options.feed, rounds=MtpRounds)
+        layers, rounds = len(head.depths), MtpRounds
+        if layers > 1:
+            rounds = LayeredRounds
+            if layers < options.depth:
+                target.warn(f"{weights['head']} has {layers} MTP layers, so chains have {layers} draft tokens at most")
+                options = options.model_copy(update={"depth": layers})
+        return level_drafting("mtp", options, target, head, weights, options.feed, layers, rounds=rounds)

@@ -7,7 +7,7 @@ the target's configuration, so that its attention and experts are the family's; 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
@@ -18,8 +18,8 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 
 from specbench.common import UsageError, one_line
-from specbench.engine import PLAIN, ExactRotary, HeadRows, Pieces, ShapeRecorder
-from specbench.heads import Head, HeadConfig, LevelRounds
+from specbench.engine import PLAIN, ExactRotary, Pieces, ShapeRecorder
+from specbench.heads import Head, HeadConfig
 from specbench.methods.mtp.layouts import LAYOUTS, Layout, expert_of
 
 
@@ -29,7 +29,7 @@ class MtpConfig(HeadConfig):
 
     Attributes:
         layout: names and meaning, see :mod:`specbench.methods.mtp.layouts`.
-        layer: transformers' configuration of the target's text model with one layer, of full attention.
+        layer: transformers' configuration of the target's text model with the MTP layers only, of full attention.
         classes: of the decoder layer and of the norms.
         rotary: the rotary embedding.
     """
@@ -40,20 +40,20 @@ class MtpConfig(HeadConfig):
     rotary: Any
 
     @classmethod
-    def of(cls, model: Any, layout: str, feed: str = "auto") -> MtpConfig:
+    def of(cls, model: Any, layout: str, feed: str = "auto", layers: int = 1) -> MtpConfig:
         """Return the configuration for a target, with its family's layer and its own rotary embedding.
 
-        ``feed``: what a draft token's hidden state is, see the options.
+        ``feed``: what a draft token's hidden state is, see the options; ``layers``: number of layers.
         """
         text = model.config.get_text_config()
         found = LAYOUTS[layout]
         if feed != "auto":
             found = replace(found, feeds_norm=feed == "norm")
         layer = copy.deepcopy(text)
-        layer.num_hidden_layers = 1
+        layer.num_hidden_layers = layers
         for name, last in (("layer_types", "full_attention"), ("mlp_layer_types", "sparse")):
             if getattr(layer, name, None) is not None:
-                setattr(layer, name, [last])
+                setattr(layer, name, [last] * layers)
         if hasattr(layer, "first_k_dense_replace"):
             layer.first_k_dense_replace = 0  # dense layers come before those with experts
         eps = getattr(text, "rms_norm_eps", None) or 1e-6
@@ -73,29 +73,82 @@ class MtpConfig(HeadConfig):
         return replace(config, layer=layer, rotary=ExactRotary(layer).to(model.device))
 
 
-class MtpHead(Head):
-    """The head. Shapes: B sequences, R rows, H the target's hidden size.
+class MtpLayer(nn.Module):
+    """One layer. Shapes: B sequences, R rows, H the target's hidden size.
 
     Args:
+        index: which of the layers it is, counted from 0; its keys and values have this number in the cache.
         embeds: the checkpoint's embedding for this layer differs from the target's.
         scores: its LM head differs from the target's.
     """
 
-    CONFIG = MtpConfig
-
-    def __init__(self, config: MtpConfig, *, embeds: bool = False, scores: bool = False) -> None:
-        super().__init__(config)
+    def __init__(self, config: MtpConfig, index: int = 0, *, embeds: bool = False, scores: bool = False) -> None:
+        super().__init__()
         hidden, eps = config.hidden_size, config.rms_norm_eps
         block, norm = config.classes
+        self.layout = config.layout
         self.embed_tokens = nn.Embedding(config.vocab_size, hidden) if embeds else None
         self.lm_head = nn.Linear(hidden, config.vocab_size, bias=False) if scores else None
         self.embedding_norm, self.hidden_norm, self.norm = (norm(hidden, eps=eps) for _ in range(3))
         self.fc = nn.Linear(2 * hidden, hidden, bias=False)
-        self.block: Any = block(config.layer, 0)
+        self.block: Any = block(config.layer, index)
         rotary = config.rotary
         kinds = {"layer_type": "full_attention"} if "layer_type" in signature(rotary.forward).parameters else {}
         self._turn = lambda rows, positions: rotary(rows, positions, **kinds)  # not a module of the head
+
+    def forward(self, before: Tensor, embedded: Tensor, positions: Tensor, **cache: Any) -> Tensor:
+        """Run rows through the projection and the decoder layer.
+
+        ``before`` [B, R, H]: the target's hidden state of the token before each row's token, or :meth:`fed_back` of a
+        draft's parent or of the layer before; ``embedded`` [B, R, H]: embeddings of the rows' tokens; ``cache``: what
+        transformers' layers get besides. Returns [B, R, H], before the norm.
+        """
+        if self.layout.zero_first:
+            embedded = embedded.masked_fill(positions[..., None] == 0, 0)
+        parts = [self.embedding_norm(embedded), self.hidden_norm(before)]
+        rows = self.fc(torch.cat(parts[::-1] if self.layout.hidden_first else parts, dim=-1))
+        given = {"attention_mask": None, "position_ids": positions, "use_cache": True, **cache}
+        outputs: Tensor = self.block(rows, position_embeddings=self._turn(rows, positions), **given)
+        return outputs
+
+    def fed_back(self, outputs: Tensor) -> Tensor:
+        """The input that replaces hidden states for draft tokens under each row, from :meth:`forward`'s [B, R, H]."""
+        found: Tensor = self.norm(outputs) if self.layout.feeds_norm else outputs
+        return found
+
+
+class MtpHead(Head):
+    """The layers of a checkpoint that draft.
+
+    Args:
+        tables: for each layer, whether the checkpoint's embedding and LM head of it differ from the target's.
+    """
+
+    CONFIG = MtpConfig
+
+    def __init__(self, config: MtpConfig, *, tables: Sequence[tuple[bool, bool]] = ((False, False),)) -> None:
+        super().__init__(config)
+        self.depths = nn.ModuleList(
+            MtpLayer(config, index, embeds=embeds, scores=scores) for index, (embeds, scores) in enumerate(tables)
+        )
         self.finish()
+
+    @property
+    def first(self) -> MtpLayer:
+        """The first layer, which reads the target's hidden states."""
+        layer = self.depths[0]
+        assert isinstance(layer, MtpLayer)
+        return layer
+
+    @property
+    def embed_tokens(self) -> Any:
+        """The first layer's embedding; None is the target's."""
+        return self.first.embed_tokens
+
+    @property
+    def lm_head(self) -> Any:
+        """The first layer's LM head; None is the target's."""
+        return self.first.lm_head
 
     @property
     def features(self) -> int:
@@ -110,7 +163,8 @@ class MtpHead(Head):
         seen, own = ShapeRecorder(), self.config.layer._attn_implementation
         self.set_attn_implementation("eager")
         row = torch.zeros(1, 1, self.config.hidden_size, dtype=self.dtype, device=self.device)
-        self.forward(row, row, torch.zeros(1, 1, dtype=torch.int64, device=self.device), past_key_values=seen)
+        for layer in self.depths:
+            layer(row, row, torch.zeros(1, 1, dtype=torch.int64, device=self.device), past_key_values=seen)
         self.set_attn_implementation(own)
         return seen.shapes
 
@@ -118,28 +172,17 @@ class MtpHead(Head):
         return features
 
     def forward(self, before: Tensor, embedded: Tensor, positions: Tensor, **cache: Any) -> Tensor:
-        """Run rows through the projection and the decoder layer.
-
-        ``before`` [B, R, H]: the target's hidden state of the token before each row's token, or :meth:`fed_back` of a
-        draft's parent; ``embedded`` [B, R, H]: embeddings of the rows' tokens; ``cache``: what transformers' layers
-        get besides. Returns [B, R, H], before the norm.
-        """
-        layout = self.config.layout
-        if layout.zero_first:
-            embedded = embedded.masked_fill(positions[..., None] == 0, 0)
-        parts = [self.embedding_norm(embedded), self.hidden_norm(before)]
-        rows = self.fc(torch.cat(parts[::-1] if layout.hidden_first else parts, dim=-1))
-        given = {"attention_mask": None, "position_ids": positions, "use_cache": True, **cache}
-        outputs: Tensor = self.block(rows, position_embeddings=self._turn(rows, positions), **given)
+        """:meth:`MtpLayer.forward` of the first layer."""
+        outputs: Tensor = self.first(before, embedded, positions, **cache)
         return outputs
 
     def fed_back(self, outputs: Tensor, pieces: Pieces = PLAIN) -> Tensor:
-        """The input that replaces hidden states for draft tokens under each row, from :meth:`forward`'s [B, R, H]."""
-        return self.scored(outputs) if self.config.layout.feeds_norm else outputs
+        """:meth:`MtpLayer.fed_back` of the first layer."""
+        return self.first.fed_back(outputs)
 
     def scored(self, outputs: Tensor, pieces: Pieces = PLAIN) -> Tensor:
         """What the LM head reads, from :meth:`forward`'s [B, R, H]."""
-        normed: Tensor = self.norm(outputs)
+        normed: Tensor = self.first.norm(outputs)
         return normed
 
     @classmethod
@@ -157,17 +200,6 @@ class MtpHead(Head):
                 f"cannot draft with mtp: the layers of {type(model).__name__} cannot be created alone: "
                 f"{one_line(str(error), 120)}; choose another model"
             ) from error
-
-
-class MtpRounds(LevelRounds):
-    """Rounds of the layer, which is repeated for each level and stores the keys and values of all levels."""
-
-    def _layers(self, rows: HeadRows, before: Tensor) -> Tensor:
-        given = rows.arguments()
-        cache = {name: given[name] for name in ("past_key_values", "step")}
-        embedded = self._embed(rows.tokens.long()).to(before.dtype)
-        outputs: Tensor = self.head(before, embedded, given["position_ids"], **cache)
-        return outputs
 
 
 def merged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ first row, and neither do some versions of SGLang.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -47,6 +47,18 @@ class Layout:
     def start(self, layers: int, layer: int = 0) -> str:
         """Return the prefix of a layer; ``layers``: number of the target's layers."""
         return self.prefix.format(layer=layer, depth=layers + layer)
+
+    @property
+    def projection(self) -> str:
+        """Name of the projection's weight, after the prefix."""
+        return next(f"{own}.weight" for own, new in self.names.items() if new == "fc")
+
+    def starts(self, stored: Collection[str], layers: int) -> list[str]:
+        """Return the prefixes of the layers that a checkpoint has; ``layers``: number of the target's layers."""
+        found: list[str] = []
+        while (start := self.start(layers, len(found))) + self.projection in stored and start not in found:
+            found.append(start)
+        return found
 
     def named(self, name: str, start: str) -> str:
         """Return the head's name for a stored tensor."""
@@ -94,8 +106,7 @@ def layout_of(names: Iterable[str], layers: int) -> str | None:
     """
     stored = set(names)
     for name, layout in LAYOUTS.items():
-        projection = next(own for own, new in layout.names.items() if new == "fc")
-        if f"{layout.start(layers)}{projection}.weight" in stored:
+        if layout.starts(stored, layers):
             return name
     return None
 

@@ -1,30 +1,33 @@
-"""Find the MTP layer of a target in its checkpoint, and read only that."""
+"""Find the MTP layers of a target in its checkpoint, and read only those."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from specbench.common import UsageError
 from specbench.decoding import Target
-from specbench.heads import Head
+from specbench.heads import Head, HeadFiles
 from specbench.methods.mtp.head import MtpConfig, MtpHead, merged
-from specbench.methods.mtp.layouts import LAYOUTS, layout_of
+from specbench.methods.mtp.layouts import LAYOUTS, Layout, layout_of
 
 #: Names of the number of MTP layers in configurations: DeepSeek, GLM and MiMo; Qwen3.5; transformers.
 _COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 
 
 def prepared(options: Any, target: Target) -> tuple[MtpHead, dict[str, str]]:
-    """Return the layer that the options name, loaded once per run, and facts on it for the record."""
+    """Return the layers that the options name, loaded once per run, and facts on them for the record."""
+    most = options.depth if options.layers == "own" and options.tree == "chain" else 1
     found: tuple[MtpHead, dict[str, str]] = target.once(
-        ("mtp", options.head, options.feed), lambda: _prepared(options, target)
+        ("mtp", options.head, options.feed, most), lambda: _prepared(options, target, most)
     )
     return found
 
 
-def _prepared(options: Any, target: Target) -> tuple[MtpHead, dict[str, str]]:
+def _prepared(options: Any, target: Target, most: int) -> tuple[MtpHead, dict[str, str]]:
     model = target.model
     if options.head == "random":
         try:
@@ -35,7 +38,7 @@ def _prepared(options: Any, target: Target) -> tuple[MtpHead, dict[str, str]]:
         head, facts = MtpHead.random(config, device=model.device, dtype=model.dtype), {"head": "random"}
     else:
         MtpHead.checked(model)
-        head, facts = read(options.head, target, options.feed)
+        head, facts = read(options.head, target, options.feed, most)
     head.eval().requires_grad_(False)
     return head, facts | {"head_parameters": str(sum(parameter.numel() for parameter in head.parameters()))}
 
@@ -47,8 +50,10 @@ def layers_of(config: Any) -> int | None:
     return next((count for count in counts if isinstance(count, int)), None)
 
 
-def read(name: str | None, target: Target, feed: str = "auto") -> tuple[MtpHead, dict[str, str]]:
-    """Read the layer from a folder or hub repository; None is the target's own checkpoint.
+def read(name: str | None, target: Target, feed: str = "auto", most: int = 1) -> tuple[MtpHead, dict[str, str]]:
+    """Read layers from a folder or hub repository; None is the target's own checkpoint.
+
+    ``most``: number of layers to read; a checkpoint may have fewer.
 
     Raises:
         UsageError: the checkpoint has no MTP layer, or one that is quantised, incomplete or of another target.
@@ -71,7 +76,21 @@ def read(name: str | None, target: Target, feed: str = "auto") -> tuple[MtpHead,
             f"(num_nextn_predict_layers is {named} in the configuration); use the original checkpoint, not a repack"
         )
     layout = LAYOUTS[kind]
-    start = layout.start(depth)
+    starts = layout.starts(stored, depth)
+    if min(most, len(starts)) == 1 and max(len(starts), count or 0) > 1:
+        target.warn(f"{files.name} has {max(len(starts), count or 0)} MTP layers, and the first drafts all tokens")
+    tables, tensors = [], dict[str, torch.Tensor]()
+    for index, start in enumerate(starts[:most]):
+        found = _layer(files, stored, layout, start, model)
+        tables.append(("embed_tokens.weight" in found, "lm_head.weight" in found))
+        tensors |= {f"depths.{index}.{each}": tensor for each, tensor in found.items()}
+    config = MtpConfig.of(model, kind, feed, len(tables))
+    head = MtpHead.filled(files.name, config, tensors, model.device, tables=tables)
+    return head, {"head": files.shown} | ({"head_revision": files.revision} if files.revision else {})
+
+
+def _layer(files: HeadFiles, stored: Mapping[str, Any], layout: Layout, start: str, model: Any) -> dict[str, Tensor]:
+    """Tensors of the layer whose names begin with ``start``, under the head's names."""
     names = [each for each in stored if each.startswith(start)]
     for each in names:
         if not stored[each].floats or stored[each].kind.startswith("F8"):
@@ -79,8 +98,6 @@ def read(name: str | None, target: Target, feed: str = "auto") -> tuple[MtpHead,
                 f"cannot draft with mtp: {each} of {files.name} is quantised ({stored[each].kind}); use a checkpoint "
                 "in bfloat16"
             )
-    if count and count > 1:
-        target.warn(f"{files.name} has {count} MTP layers, and the first of them drafts all tokens")
     tensors = {
         layout.named(each, start): tensor for each, tensor in files.tensors(model.device, model.dtype, names).items()
     }
@@ -88,11 +105,7 @@ def read(name: str | None, target: Target, feed: str = "auto") -> tuple[MtpHead,
         copied = tensors.get(f"{part}.weight")
         if copied is not None and torch.equal(copied, module.weight.to(copied.dtype)):
             del tensors[f"{part}.weight"]  # usually a copy of the target's, which is not needed twice
-    config = MtpConfig.of(model, kind, feed)
-    parts = {"embeds": "embed_tokens.weight" in tensors, "scores": "lm_head.weight" in tensors}
     try:
-        tensors = merged(tensors)
+        return merged(tensors)
     except UsageError as error:
         raise UsageError(f"cannot load head {files.name}: {error}; use a complete copy of the checkpoint") from error
-    head = MtpHead.filled(files.name, config, tensors, model.device, **parts)
-    return head, {"head": files.shown} | ({"head_revision": files.revision} if files.revision else {})

@@ -152,8 +152,11 @@ class LevelRounds(HeadRounds):
 
     def _best(self, rows: HeadRows, outputs: Tensor, level: int) -> tuple[Tensor, Tensor]:
         """The W best drafts after each row and their log-probabilities, [S, n, W]; or the sampled draft of a chain."""
-        scores: Tensor = self._scorer(self.head.scored(outputs, rows.pieces))
-        samples = self._samples
+        return self._chosen(rows, self._scorer(self.head.scored(outputs, rows.pieces)), level)
+
+    def _chosen(self, rows: HeadRows, scores: Tensor, level: int) -> tuple[Tensor, Tensor]:
+        """:meth:`_best` from scores [S, n, draft vocabulary]. A chunk of a prompt has no numbers to sample with."""
+        samples = self._samples if rows.numbers is not None else None
         logp, found = rows.best(scores, self._width) if samples is None else samples.draw(rows, scores, level)
         return found if self._ids is None else self._ids[found], logp
 

@@ -7,7 +7,9 @@ from specbench.common.doors import door
 if TYPE_CHECKING:
     from specbench.training.block_heads.block_lesson import BlockLesson as BlockLesson
     from specbench.training.block_heads.blocks import Blocks as Blocks
-    from specbench.training.block_heads.initial_weights import start_from_target as start_from_target
+    from specbench.training.block_heads.recipe_options import BlockTrainingOptions as BlockTrainingOptions
+    from specbench.training.block_heads.recipe_options import check_block_head as check_block_head
+    from specbench.training.block_heads.recipe_options import start_block_head as start_block_head
     from specbench.training.card import put_on_card as put_on_card
     from specbench.training.data.jacobi_states import block_sizes as block_sizes
     from specbench.training.data.trajectory_folder import Trajectory as Trajectory

@@ -23,6 +23,7 @@ from transformers.modeling_layers import MtpModel
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import UsageError
 from specbench.engine import graphs
+from specbench.engine.heads import head_pass
 from specbench.engine.sampler import Sampling
 from specbench.methods.mtp.head import MtpHead
 from specbench.methods.mtp.layouts import LAYOUTS
@@ -81,22 +82,38 @@ def model(family: str) -> Any:
 #: Names of (norm of the embedding, norm of the hidden state, projection, last norm), the prefix, and the block's.
 NAMES: Mapping[str, tuple[tuple[str, str, str, str], str, str]] = {
     "deepseek": (("enorm", "hnorm", "eh_proj", "shared_head.norm"), "model.layers.{depth}.", ""),
-    "mimo": (("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"), "model.mtp_layers.0.", ""),
+    "mimo": (("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"), "model.mtp_layers.{layer}.", ""),
     "qwen": (("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm"), "mtp.", "layers.0."),
-    "speculators": (("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"), "mtp_layers.0.", ""),
+    "speculators": (
+        ("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"),
+        "mtp_layers.{layer}.",
+        "",
+    ),
 }
 
 
-def checkpoint(folder: Path, family: str, layout: str, copies: bool = False, **config: Any) -> Path:
-    """Write the MTP layer of a target, with random weights, among a tensor of the target itself."""
-    own, generator = model(family), torch.Generator().manual_seed(3)
+def checkpoint(folder: Path, family: str, layout: str, copies: bool = False, layers: int = 1, **config: Any) -> Path:
+    """Write MTP layers of a target, with random weights, among a tensor of the target itself."""
+    own, tensors = model(family), dict[str, Tensor]()
+    for layer in range(layers):
+        prefix = NAMES[layout][1].format(depth=own.config.num_hidden_layers + layer, layer=layer)
+        tensors |= {prefix + name: tensor for name, tensor in parts(own, layout, copies, 3 + layer).items()}
+    tensors["model.layers.0.input_layernorm.weight"] = torch.full([HIDDEN], 7.0)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"num_nextn_predict_layers": layers, **config}))
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def parts(own: Any, layout: str, copies: bool, seed: int) -> dict[str, Tensor]:
+    """Random tensors of one layer, without the prefix."""
+    generator = torch.Generator().manual_seed(seed)
 
     def like(shape: torch.Size) -> Tensor:
         noise = torch.randn(shape, generator=generator)
         return 1 + 0.3 * noise if len(shape) == 1 else 0.3 * noise
 
-    (embed_norm, hidden_norm, projection, norm), prefix, block = NAMES[layout]
-    prefix = prefix.format(depth=own.config.num_hidden_layers)
+    (embed_norm, hidden_norm, projection, norm), _, block = NAMES[layout]
     tensors = {f"{name}.weight": like(torch.Size([HIDDEN])) for name in (embed_norm, hidden_norm, norm)}
     tensors[f"{projection}.weight"] = like(torch.Size([HIDDEN, 2 * HIDDEN]))
     for name, weight in own.model.layers[-1].state_dict().items():
@@ -113,12 +130,7 @@ def checkpoint(folder: Path, family: str, layout: str, copies: bool = False, **c
     if copies:
         tensors |= {"embed_tokens.weight": like(torch.Size([VOCAB, HIDDEN]))}
         tensors |= {"shared_head.head.weight": like(torch.Size([VOCAB, HIDDEN]))}
-    tensors = {prefix + name: tensor for name, tensor in tensors.items()}
-    tensors["model.layers.0.input_layernorm.weight"] = torch.full([HIDDEN], 7.0)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({"num_nextn_predict_layers": 1, **config}))
-    save_file(tensors, folder / "model.safetensors")
-    return folder
+    return tensors
 
 
 # ------------------------------------------------------------------ an own oracle, over a Qwen2
@@ -166,11 +178,11 @@ def turned(x: Tensor, positions: Tensor, theta: float) -> Tensor:
 class Oracle:
     """A layer from its file, by the description of the layouts: float64, everything anew, no cache."""
 
-    def __init__(self, folder: Path, layout: str, wrong: str = "") -> None:
+    def __init__(self, folder: Path, layout: str, wrong: str = "", layer: int = 0) -> None:
         assert not wrong or wrong in WRONG
         names, prefix, self.block = NAMES[layout]
         self.names = dict(zip(("embedding norm", "hidden norm", "fc", "norm"), names, strict=True))
-        prefix = prefix.format(depth=LAYERS)
+        prefix = prefix.format(depth=LAYERS + layer, layer=layer)
         held = load_file(folder / "model.safetensors")
         self.weights = {k.removeprefix(prefix): v.double() for k, v in held.items() if k.startswith(prefix)}
         self.layout, self.wrong = layout, wrong
@@ -307,6 +319,87 @@ def test_a_chain_is_the_oracles(tmp_path: Path) -> None:
             assert token == int(say(path).argmax())
             path = (*path, token)
         assert len(path) == 5
+
+
+# ------------------------------------------------------------------ several layers
+
+
+#: Ways to misread several layers.
+WRONG_LAYERS: Mapping[str, str] = {
+    "first": "the first layer repeated",
+    "swapped": "the second and third layers swapped",
+    "not rolled": "every layer reads the same tokens",
+    "target": "every layer reads the target's hidden states",
+    "row": "a draft token in a row of its own after the text",
+    "fed": "before the norm where it is after it, and the other way round",
+}
+
+
+@torch.inference_mode()
+def layered(folder: Path, layout: str, each: Round, path: Drafts, wrong: str = "") -> list[Tensor]:
+    """Log-probabilities as :meth:`Oracle.dense`, where layer k runs over the whole text for the k-th draft token."""
+    at = {"first": (0, 0, 0), "swapped": (0, 2, 1)}.get(wrong, (0, 1, 2))
+    layers = [Oracle(folder, layout, "fed back" if wrong == "fed" else "", layer) for layer in at]
+    own = model("qwen2")
+    embed, head = own.get_input_embeddings().weight.double(), own.get_output_embeddings().weight.double()
+    before, found, positions = each.features, [], torch.arange(len(each.text) - 1)
+    for level, layer in enumerate(layers[: len(path) + 1]):
+        tokens = [*each.text[1:], *path][0 if wrong == "not rolled" else level :][: len(positions)]
+        if wrong == "row" and level:
+            before = torch.cat([each.features, before[-1:]])
+            tokens, positions = [*each.text[1:], path[level - 1]], torch.arange(len(each.text))
+        out, _ = layer.outputs(embed[torch.tensor(tokens)], before, positions)
+        found.append((layer.normed("norm", out[-1:])[0] @ head.T).log_softmax(-1))
+        feeds_norm = (layout != "deepseek") != (wrong == "fed")
+        before = each.features if wrong == "target" else layer.normed("norm", out) if feeds_norm else out
+    return found
+
+
+@pytest.mark.parametrize("layout", ["deepseek", "mimo", "speculators"])
+def test_each_draft_token_comes_from_its_own_layer(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most drafts are wrong, so that last rows which a round does not compute anew are noticed."""
+    monkeypatch.setattr(head_pass, "CHUNK", 5)  # rows of a prompt
+    folder = checkpoint(tmp_path, "qwen2", layout, layers=3)
+    prompts = [prompt(length, VOCAB, length) for length in (1, 2, 3, 14)]
+    seen = rounds("mtp", model("qwen2"), prompts, 9, head=str(folder))
+    assert {len(each.tree) for each in seen} == {4}
+    noticed = dict.fromkeys(WRONG_LAYERS, 0.0)
+    for each in seen:
+        assert each.tree.is_chain
+        say = said(lambda path, each=each: layered(folder, layout, each, path))
+        assert difference(each, say) < TOLERANCE
+        for wrong in WRONG_LAYERS:
+            misread = said(lambda path, each=each, wrong=wrong: layered(folder, layout, each, path, wrong))
+            noticed[wrong] = max(noticed[wrong], difference(each, misread))
+    assert all(gap > NOTICED for gap in noticed.values()), noticed
+
+
+@pytest.mark.parametrize("options", [{}, {"budget": 3}, {"verify": "block"}, {"depth": 5}], ids=str)
+def test_texts_of_several_layers_are_ars(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkpoint(tmp_path, "qwen2", "mimo", layers=3)
+    prompts = [prompt(length, VOCAB, seed) for seed, length in enumerate((1, 23, 7))]
+    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
+    found: list[Any] = []
+    for captured, sampling in ((False, Sampling(0.8, seed=3)), (False, Sampling()), (True, Sampling())):
+        with attached(model("qwen2"), slots=3, capacity=50, max_rows=32, graphs=captured, sampling=sampling) as engine:
+            method = decoders.ready(make_method("mtp", "mtp", {"head": str(folder), **options}), engine)
+            found.append(decoders.served(engine, method, prompts, 14, 3))
+            truth = [autoregressive(engine, ids, 14) for ids in prompts]
+        if sampling.greedy or options.get("verify") != "block":  # whose texts have the target's distribution
+            assert [record.output_ids for record in found[-1]] == truth
+    for eager_record, record in zip(found[1], found[2], strict=True):
+        assert eager_record.accepted_lengths == record.accepted_lengths
+
+
+def test_the_first_of_several_layers_may_draft_alone(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, "qwen2", "mimo", layers=3)
+    for each in rounds("mtp", model("qwen2"), PROMPTS, 6, head=str(folder), layers="first", depth=5):
+        assert difference(each, Oracle(folder, "mimo").say(each)) < TOLERANCE
+        assert len(each.tree) == 6
 
 
 # ------------------------------------------------------------------ transformers' MtpModel, experts and MLA included

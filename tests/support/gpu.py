@@ -38,7 +38,8 @@ from specbench.methods.eagle3.head import DraftHead as EagleHead
 from specbench.methods.medusa.config import HeadConfig as MedusaConfig
 from specbench.methods.medusa.drafting import Rounds as MedusaRounds
 from specbench.methods.medusa.head import DraftHead as MedusaHead
-from specbench.methods.mtp.head import MtpConfig, MtpHead, MtpRounds
+from specbench.methods.mtp.drafting import MtpRounds
+from specbench.methods.mtp.head import MtpConfig, MtpHead
 
 # ------------------------------
 # A step on a GPU that no one has: tensors without memory say what would run where, and no kernel is launched.

@@ -384,13 +384,9 @@ class HeadPass:
             ids = torch.tensor([some], dtype=torch.int64, device=self._device)
             # With the same dtype as in a round, so that the same kernels are used.
             length, new = torch.tensor([[seat.length], [count]], dtype=torch.int32, device=self._device)
-            # Pointer jumping over a thousand rows is not needed: a text is a chain.
-            reach = torch.ones(count, count, dtype=torch.bool, device=self._device).tril_()
-            order = Ancestry(torch.arange(count, device=self._device), reach)
-            layout = Layout.even(1, count, self._device)
-            layout = replace(layout, groups=(Group(slice(0, 1), slice(0, count), end, causal=True),))
             around = self._around(TorchOps(), "reference", slice(slot, slot + 1), end)
-            around = replace(around, even=_always(layout))
+            around = replace(around, chain=self._text_order, even=partial(self._text_layout, count))
+            order = self._text_order(1, count)
             self._read(HeadRows.of_text(around, order, ids, theirs[None], length, new, ids[:, -1]))
             seat.length = end
 
@@ -413,6 +409,13 @@ class HeadPass:
             self._layouts[slots, rows] = Layout.even(slots, rows, self._device, height=height)
         return self._layouts[slots, rows]
 
+    def _text_order(self, slots: int, rows: int) -> Ancestry:
+        """:meth:`_chain` of one text without pointer jumping, which is slow over a thousand rows."""
+        reach = torch.ones(rows, rows, dtype=torch.bool, device=self._device).tril_()
+        return Ancestry(torch.arange(rows, device=self._device), reach)
 
-def _always(layout: Layout) -> Callable[[int, int], Layout]:
-    return lambda slots, rows: layout
+    def _text_layout(self, new: int, slots: int, rows: int) -> Layout:
+        """Layout of one text's rows: ``new`` rows end the text, any other number may have padding."""
+        layout = Layout.even(1, rows, self._device)
+        group = Group(slice(0, 1), slice(0, rows), None, causal=rows == new)
+        return replace(layout, groups=(group,))

@@ -243,6 +243,39 @@ class HeadRows:
             _parents=tree,
         )
 
+    @property
+    def slots(self) -> slice:
+        """The slots that these rows belong to, of all slots of a run."""
+        return self._around.slots
+
+    @property
+    def count(self) -> Tensor:
+        """Integer [S], the number of each text's new rows that are not padding."""
+        return self._new
+
+    def again(self, most: int) -> tuple[HeadRows, Tensor]:
+        """Return the new rows [S, n + most] together with up to ``most`` rows before them, and int64 [S] how many.
+
+        A layer overwrites the keys and values of those rows. The result's tokens are zeros: the caller has them.
+        """
+        back = self._start.long().clamp(max=most)
+        slots, rows = self.tokens.shape
+        rows += most
+        extent, start = self._around.extent, self._start - back.to(self._start.dtype)
+        around = replace(self._around, extent=None if extent is None else extent + most)
+        order = around.chain(slots, rows)
+        made = replace(
+            self,
+            tokens=self.tokens.new_zeros(slots, rows),
+            positions=start[:, None] + order.depth.view(slots, rows),
+            features=None,
+            _around=around,
+            _see=around.seen(slots, rows, start, order),
+            _start=start,
+            _new=self._new + back.to(self._new.dtype),
+        )
+        return made, back
+
     def _check(self, rows: int) -> None:
         if rows > self._around.limit:
             raise ValueError(f"this head pass was made for {self._around.limit} draft rows, not {rows}")
