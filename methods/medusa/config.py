@@ -6,6 +6,7 @@
 - *v0.1*, and TGI's shared heads: the same without an LM head; the heads use the target's.
 - *vLLM*: ``blocks.{head}.layers.{block}.weight`` (``.bias`` with ``medusa_fc_bias``), ``lm_heads.{head}.weight`` or,
   with ``original_lm_head``, one ``lm_head.weight`` for all heads, and ``token_map`` with ``truncated_vocab_size``.
+- *Medusa-2*: a checkpoint of the target and its heads, whose names are the original's after ``medusa_head.``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from specbench.heads import HEAD_FILE, HEAD_TODO, PublishedHead, head_size
 from specbench.heads import HeadConfig as HeadConfigBase
 
 Scorer = Literal["own", "shared", "target"]
+
+WITH_TARGET = "medusa_head."  # beginning of the heads' names in a checkpoint of target and heads
 
 _BLOCK = re.compile(r"(\d+)\.(\d+)\.linear\.(weight|bias)")
 _LAST = re.compile(r"(\d+)\.\d+\.weight")
@@ -147,7 +150,7 @@ class HeadConfig(HeadConfigBase):
 
 def own_name(name: str) -> str:
     """Return our name of a stored tensor: ``blocks.{head}.{block}.…``, ``lm_heads.{head}.weight``; others unchanged."""
-    name = name.removeprefix("medusa_heads.")
+    name = name.removeprefix("medusa_heads.").removeprefix(WITH_TARGET)
     if found := _BLOCK.fullmatch(name) or _VLLM_BLOCK.fullmatch(name):
         return "blocks.{}.{}.{}".format(*found.groups())
     if found := _LAST.fullmatch(name):

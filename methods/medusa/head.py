@@ -7,6 +7,7 @@ and do not depend on one another.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, cast
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from specbench.common import UsageError
 from specbench.heads import Head, HeadFiles
-from specbench.methods.medusa.config import HeadConfig, own_name, stored_name
+from specbench.methods.medusa.config import WITH_TARGET, HeadConfig, own_name, stored_name
 
 
 class DraftHead(Head):
@@ -65,8 +66,13 @@ class DraftHead(Head):
 
     @classmethod
     def sized(cls, files: HeadFiles, config: HeadConfig, target: Any) -> HeadConfig:
-        shapes = {own_name(name): held.shape for name, held in files.stored().items()}
+        stored = files.stored()
+        shapes = {own_name(name): stored[name].shape for name in cls.wanted(stored)}
         return config.sized(files.name, shapes, 0 if target is None else target.vocab_size)
+
+    @classmethod
+    def wanted(cls, stored: Collection[str]) -> Collection[str]:
+        return [name for name in stored if name.startswith(WITH_TARGET)] or stored
 
     @classmethod
     def from_file(cls, name: str, config: HeadConfig, tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -47,6 +48,11 @@ class Head(nn.Module):
     def sized(cls, files: head_files.HeadFiles, config: Any, target: Any) -> Any:
         """Return the configuration with sizes that ``config.json`` lacks, from the files' tensors or the target's."""
         return config
+
+    @classmethod
+    def wanted(cls, stored: Collection[str]) -> Collection[str]:
+        """Return those of a file's tensors that the head has, for files that hold other parts of a model, too."""
+        return stored
 
     @classmethod
     def from_file(cls, name: str, config: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -162,7 +168,7 @@ class Head(nn.Module):
         config = cls.sized(files, config, text)
         if text is not None:
             config.check_target(files.name, text)
-        tensors = files.tensors(device, dtype)
+        tensors = files.tensors(device, dtype, cls.wanted(files.stored()))
         for name in (*cls.IGNORED, *(["d2t"] if config.whole else [])):
             tensors.pop(name, None)
         head = cls.filled(files.name, config, tensors, device, **cls.from_file(files.name, config, tensors))

@@ -75,6 +75,8 @@ KINDS = {
     "vLLM, map and whole LM heads": Kind("vllm", ["map ignored", "first rows"], bias=False, cut=True, rows="all"),
     "vLLM, shared": Kind("vllm", ["target's LM head", "no bias", "map ignored"], scorer="shared", cut=True),
     "vLLM, several": Kind("vllm", ["target's LM head", "last LM head"], scorer="several"),
+    "Medusa-2": Kind("original", [*ALWAYS, "no bias", "target's LM head"], prefix="medusa_head.",
+                     config={"model_type": "llama", "hidden_size": HIDDEN, "vocab_size": VOCAB}),
     "vLLM, target's": Kind("vllm", ["map ignored", "map sorted"], scorer="target", cut=True),
 }  # fmt: skip
 WRONG = {wrong for kind in KINDS.values() for wrong in kind.shown}
@@ -90,6 +92,9 @@ def write(folder: Path, kind: Kind, seed: int = 0) -> Path:
     drafted = len(MAP) if kind.cut and kind.rows == "cut" else VOCAB
     found: dict[str, Tensor] = {}
     vllm = kind.layout == "vllm"
+    together = kind.prefix if kind.prefix == "medusa_head." else ""
+    if together:  # the target's own tensors, which are not the heads'
+        found |= {"model.layers.0.input_layernorm.weight": noise(HIDDEN), "lm_head.weight": noise(VOCAB, HIDDEN)}
     for k in range(HEADS):
         for j in range(kind.blocks):
             block = f"blocks.{k}.layers.{j}" if vllm else f"{k}.{j}.linear"
@@ -97,7 +102,7 @@ def write(folder: Path, kind: Kind, seed: int = 0) -> Path:
             if kind.bias:
                 found[f"{kind.prefix}{block}.bias"] = noise(HIDDEN)
         if kind.scorer in ("own", "several"):
-            name = f"lm_heads.{k}.weight" if vllm else f"{k}.{kind.blocks}.weight"
+            name = f"lm_heads.{k}.weight" if vllm else f"{together}{k}.{kind.blocks}.weight"
             found[name] = noise(drafted, HIDDEN)
     if kind.scorer == "shared":
         found["lm_head.weight"] = noise(drafted, HIDDEN)
@@ -428,7 +433,7 @@ def test_files_that_are_not_whole_are_refused(kind: str, change: Change, named: 
     ],
 )  # fmt: skip
 def test_heads_of_other_targets_are_refused(kind: str, sizes: dict[str, int], tmp_path: Path) -> None:
-    refusal(write(tmp_path, KINDS[kind]), **sizes)
+    refusal(write(tmp_path / "head", KINDS[kind]), **sizes)
 
 
 def test_scaled_scores_are_refused(tmp_path: Path) -> None:

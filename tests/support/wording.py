@@ -59,9 +59,16 @@ def plain(result: BaseException | str) -> str:
     text = str(result)
     for pattern, name in _VARIES:
         text = pattern.sub(name, text)
+    text = _own_folder().sub("<tmp>", text)
     if isinstance(result, str):
         return text
     return f"{type(result).__name__}{f' {result.code}' if isinstance(result, SpecbenchError) else ''}: {text}"
+
+
+def _own_folder() -> re.Pattern[str]:
+    """The name of pytest's folder for this test, whose number depends on which tests ran before."""
+    test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0].rpartition("::")[2]
+    return re.compile(rf"\b{re.escape(re.sub(r'[^a-zA-Z0-9_]', '_', test)[:30])}\d+\b")
 
 
 class Wording:
