@@ -165,6 +165,9 @@ def parametrised(methods: dict[str, Method]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("method", [pytest.param(method, id=name) for name, method in methods.items()])
 
 
+#: Steps with accepted drafts, after which some must have ended inside a block.
+ENOUGH = 20
+
 #: Or all of what a test goes through, and not the method's share of it.
 in_full = pytest.mark.parametrize("in_full", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["share", "full"])
 
@@ -382,19 +385,18 @@ def span(method: Method) -> int:
 @in_turn(0)
 def test_a_stop_token_anywhere(languages: dict[str, Language], method: Method, in_full: bool) -> None:
     """Each token of the answer in turn is the stop token: inside a block, at its end, just after it, and as bonus."""
-    inside = bonus = 0
-    drafted = False  # blocks of one token guess nothing
+    inside = bonus = hits = 0
     for language in share([*languages.values()], method, 2, in_full):
         ar = language.bench.ar(language.sampling, language.ids)
         stops = [Case(language.ids, stops=frozenset([stop])) for stop in dict.fromkeys(ar[: span(method)])]
         tell(language.bench, language.sampling, stops)
         for record in language.bench.run(method, language.sampling, stops, SLOTS):
-            drafted |= record.tree_rows > record.target_forwards
+            hits += sum(length > 1 for length in record.accepted_lengths)
             inside += record.overshoot_tokens > 0
-            bonus += record.overshoot_tokens == 0 and record.accepted_lengths[-1:] > [
-                1
-            ]  # of a step that accepted something
-    if drafted and (in_full or method is SCRIPTED):
+            # The bonus token of a step that accepted something.
+            bonus += record.overshoot_tokens == 0 and record.accepted_lengths[-1:] > [1]
+    # Blocks of one token guess nothing, and chains of an untrained head are hardly ever right.
+    if method is SCRIPTED or (in_full and hits >= ENOUGH):
         assert inside, "no stop token had accepted tokens after it"
         assert bonus, "no stop token was a bonus"
 
@@ -402,15 +404,15 @@ def test_a_stop_token_anywhere(languages: dict[str, Language], method: Method, i
 @in_full
 @in_turn(1)
 def test_any_budget(languages: dict[str, Language], method: Method, in_full: bool) -> None:
-    overshoot, drafted = 0, False
+    overshoot = hits = 0
     for language in share([languages["by position, sampled"], languages["in loops, greedy"]], method, 2, in_full):
         budgets = [Case(language.ids, budget) for budget in range(1, span(method) + 1)]
         tell(language.bench, language.sampling, budgets)
         for record in language.bench.run(method, language.sampling, budgets, SLOTS):
-            drafted |= record.tree_rows > record.target_forwards
+            hits += sum(length > 1 for length in record.accepted_lengths)
             overshoot += record.overshoot_tokens
-    if in_full or method is SCRIPTED:
-        assert (overshoot > 0) == drafted  # or no budget ended inside a block
+    if method is SCRIPTED or (in_full and hits >= ENOUGH):
+        assert overshoot, "no budget ended inside a block"
 
 
 @in_full
