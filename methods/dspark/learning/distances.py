@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-_CHUNK = 1 << 24  # scores held at a time
-
+from specbench.training import autocast_weight, score_chunks
 
 class Distances(NamedTuple):
     """Distances of M draft distributions Q from the target's P, both at temperature 1.
@@ -75,9 +74,8 @@ class _Distances(torch.autograd.Function):
         accepted = torch.empty(len(outputs), dtype=torch.float32, device=outputs.device)
         likely = torch.empty_like(accepted)
         agrees = torch.empty(len(outputs), dtype=torch.bool, device=outputs.device)
-        step = max(1, _CHUNK // len(weight))
-        for start in range(0, len(outputs), step):
-            here = slice(start, start + step)
+        weight = autocast_weight(weight)
+        for here in score_chunks(len(outputs), weight):
             latent = latents[here].to(markov.dtype)
             scores = functional.linear(outputs[here].to(weight.dtype), weight, bias).float()
             scores += functional.linear(latent, markov).float()

@@ -15,9 +15,7 @@ from torch.nn import functional
 
 from specbench.methods.dspark.head import DSparkHead
 from specbench.methods.dspark.learning.distances import distances
-from specbench.training import BlockLesson
-
-_CHUNK = 1 << 25  # scores of the target held at a time
+from specbench.training import BlockLesson, autocast_weight, score_chunks
 
 
 class Lesson(BlockLesson):
@@ -98,8 +96,9 @@ class Lesson(BlockLesson):
         """The target's probabilities [N, drafted tokens] after its last states [N, H]."""
         lm_head, ids = self.frozen.lm_head, self.head.draft_ids
         found = []
-        for part in states.split(max(1, _CHUNK // len(lm_head.weight))):
-            likely = lm_head(part.to(lm_head.weight.dtype)).float().softmax(-1)
+        weight = autocast_weight(lm_head.weight)
+        for here in score_chunks(len(states), weight):
+            likely = functional.linear(states[here].to(weight.dtype), weight, lm_head.bias).float().softmax(-1)
             found.append(likely if ids is None else likely[:, ids])
         return torch.cat(found)
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_CHUNK = 1 << 25  # scores held at a time
-
+from specbench.training import autocast_weight, score_chunks
 
 def forward_kl(
     states: Tensor, weight: Tensor, bias: Tensor | None, teacher: Tensor, rows: Tensor, shares: Tensor
@@ -39,13 +38,12 @@ class _ForwardKL(torch.autograd.Function):
         gradient = torch.empty_like(states)
         divergence = torch.empty(len(states), dtype=torch.float32, device=states.device)
         agrees = torch.empty(len(states), dtype=torch.bool, device=states.device)
-        step = max(1, _CHUNK // len(weight))
-        for start in range(0, len(states), step):
-            here = slice(start, start + step)
+        weight = autocast_weight(weight)
+        for here in score_chunks(len(states), weight):
             scores = torch.nn.functional.linear(states[here].to(weight.dtype), weight, bias).float()
-            agrees[here] = scores.argmax(-1) == teacher[rows[here]].argmax(-1)
-            draft = scores.log_softmax(-1)
             target = teacher[rows[here]].float()
+            agrees[here] = scores.argmax(-1) == target.argmax(-1)
+            draft = scores.log_softmax(-1)
             likely = target.exp()
             divergence[here] = (likely * (target - draft)).sum(-1)
             slope = draft.exp_().sub_(likely).mul_(shares[here, None])
