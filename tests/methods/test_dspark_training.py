@@ -20,10 +20,10 @@ from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.methods.dspark.config import DSparkConfig
 from specbench.methods.dspark.head import DSparkHead
-from specbench.methods.dspark.learning import distances as module
 from specbench.methods.dspark.learning.distances import distances
 from specbench.methods.dspark.learning.lesson import Lesson
 from specbench.training.data.answers import Asking, ask
+from specbench.training.objectives import scored_rows
 from specbench.training.recipe import Job, Text
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def plain_loss(
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_distances_and_gradients_are_those_of_all_scores_at_once(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CHUNK", 40)  # several chunks
+    monkeypatch.setattr(scored_rows, "_CPU_SCORES", 40)  # several chunks
     generator = torch.Generator().manual_seed(0)
     rows, vocab, hidden = 7, 11, 5
     outputs, latents = (torch.randn(rows, n, generator=generator, requires_grad=True) for n in (hidden, rank))

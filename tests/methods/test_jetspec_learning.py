@@ -19,6 +19,7 @@ from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.training.block_heads.block_attention import BlockAttention
 from specbench.training.block_heads.blocks import blocks_at, every_block, sample_blocks
 from specbench.training.block_heads.initial_weights import start_from_target
+from specbench.training.objectives import scored_rows
 from specbench.training.objectives.teacher import Teacher
 
 STARTS, ENDS = torch.tensor([3, 5, 4]), torch.tensor([12, 6, 9])  # answers of 9, of 1 (no anchor) and of 5 tokens
@@ -90,7 +91,7 @@ def test_two_ways_of_attention_are_the_one_rule(causal: bool) -> None:
 
 @pytest.mark.parametrize(("bias", "chunk"), [(True, 1), (False, 40), (True, 1 << 20)])
 def test_forward_kl_and_its_gradient_are_autograds(bias: bool, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(divergence, "_CHUNK", chunk)
+    monkeypatch.setattr(scored_rows, "_CPU_SCORES", chunk)
     torch.manual_seed(2)
     weight, own = torch.randn(13, 6), torch.randn(13) if bias else None
     teacher = (2 * torch.randn(5, 13)).log_softmax(-1)
