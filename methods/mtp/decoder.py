@@ -41,6 +41,8 @@ class Decoder(LevelDecoder):
     @classmethod
     def check(cls, options: Options, model: str) -> None:
         """Accept every target, because only its checkpoint shows whether it has the layer."""
+        if options.head is not None:
+            super().check(options, model)
 
     @staticmethod
     def prepare(options: Options, target: Target) -> Drafting:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from specbench.decoding.head_decoder import Drafting as Drafting
     from specbench.decoding.head_decoder import HeadDecoder as HeadDecoder
     from specbench.decoding.head_decoder import HeadOptions as HeadOptions
+    from specbench.decoding.head_decoder import check_head_name as check_head_name
     from specbench.decoding.head_decoder import shipped_head as shipped_head
     from specbench.decoding.limits import DRAFTED as DRAFTED
     from specbench.decoding.limits import STOP_MEASURES as STOP_MEASURES

@@ -71,6 +71,8 @@ class HeadDecoder(Decoder):
                 f"cannot run {cls.METHOD} without a head trained for the model; give one with --head FOLDER or --head "
                 "OWNER/NAME, or time an untrained one with --head random"
             )
+        if options.head is not None and not options.head.startswith("random"):
+            check_head_name(options.head)
 
     @staticmethod
     def taps(options: Any, shared: Drafting | None) -> tuple[int, ...]:
@@ -120,6 +122,15 @@ class HeadDecoder(Decoder):
             "expected": sum(map(expected_accepted, self._trees)) / rounds,
             "tree_depth": sum(tree.depth for tree in self._trees) / rounds,
         }
+
+
+def check_head_name(name: str) -> None:
+    """Refuse a head's name that is neither a folder, with optional ::SUBFOLDER, nor looks like a hub id."""
+    base = name.partition("::")[0]
+    if not Path(base).expanduser().is_dir() and (base.count("/") != 1 or base.startswith((".", "/", "~"))):
+        raise UsageError(
+            f"cannot read head {base}: the folder does not exist; give a folder or a hub id such as OWNER/NAME"
+        )
 
 
 def shipped_head(method: str, model: str) -> Path | None:

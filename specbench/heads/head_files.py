@@ -15,6 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError, one_line, open_file, read_json_object
+from specbench.decoding import check_head_name
 from specbench.models import check_memory, weights
 
 _BLOCK = 1 << 22
@@ -94,10 +95,7 @@ def find(name: str, convert: str | None = None) -> HeadFiles:
     folder = Path(os.path.expanduser(base))
     revision = None
     if not os.path.isdir(folder):
-        if base.count("/") != 1 or base.startswith((".", "/", "~")):
-            raise UsageError(
-                f"cannot read head {base}: the folder does not exist; give a folder or a hub id such as OWNER/NAME"
-            )
+        check_head_name(base)
         folder = _download(base, inner)
         revision = folder.name
     folder = folder / inner
