@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support import runs
 from support.wording import wording
 
 from specbench.common.files import sole_use
+from specbench.training import running
 
 SMALL = ("--set", "layers=1", "--set", "block_size=4", "--set", "steps=2", "--set", "batch=2", "--set", "bf16=false")
 
@@ -130,3 +132,22 @@ def test_a_head_deeper_than_its_target_makes_no_answers(cli: Any, prompts: Path,
     result = cli.refused(2, "train", method, *asked)
     assert "layers=" in result
     assert not list((tmp_path / "out").rglob("answers.jsonl"))
+
+
+def test_denormals_are_zero_during_training_only(
+    cli: Any, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def small() -> float:
+        return float(torch.full([64], 1e-30).mul(1e-12).sum())
+
+    seen: list[float] = []
+    trained = running._trained
+
+    def watched(*given: Any) -> Any:
+        seen.append(small())
+        return trained(*given)
+
+    monkeypatch.setattr(running, "_trained", watched)
+    assert train(cli, prompts, tmp_path / "trained", "--limit", 5).code == 0
+    assert seen == [0.0]
+    assert small() > 0
