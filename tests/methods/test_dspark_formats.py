@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support import level_rounds
 from support.decoders import alone, eager, served, target
 from support.dspark_oracle import LAYOUTS, WRONG, dense_dspark, drafts_of, read_dspark, write_dspark
+from support.level_rounds import Drafts
 from support.models import attached, autoregressive, layer_outputs, prompt, tiny_llama
 from support.oracles import expand
 from torch import Tensor
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import UsageError
-from specbench.decoding import StepResult, TokenTree
-from specbench.decoding.protocol import Method
 from specbench.heads.head_rounds import HeadRounds
 from specbench.heads.levels import Levels
-from specbench.methods.dspark.decoder import Decoder
 from specbench.methods.dspark.head import DSparkHead
 from specbench.planning.methods import make_method
 
@@ -100,26 +99,14 @@ def test_heads_are_of_all_layouts_and_show_all_misreadings() -> None:
 
 PROMPTS = [prompt(length, VOCAB, length) for length in (1, 12)]
 
-Drafts = tuple[int, ...]  # tokens from the one below the root on
 Say = Callable[[Drafts], tuple[Tensor, Tensor | None]]
 
 
 @dataclass(frozen=True)
-class Round:
-    """What the head got, all that it scored, and the tree: candidates are {path: (log-probability, confidence)}."""
+class Round(level_rounds.Round):
+    """A round with all that it scored: {path: (log-probability, confidence)}."""
 
-    layers: list[Tensor]
-    features: Tensor
-    text: list[int]
-    tree: TokenTree
     candidates: dict[Drafts, tuple[float, float | None]]
-
-    def paths(self) -> list[Drafts]:
-        """Drafts on the way to each row, the root's none."""
-        found: list[Drafts] = [()]
-        for row in range(1, len(self.tree)):
-            found.append((*found[self.tree.parents[row]], self.tree.tokens[row]))
-        return found
 
 
 @cache
@@ -128,15 +115,15 @@ def model() -> Any:
 
 
 @cache
-def answer(ids: tuple[int, ...]) -> tuple[list[int], list[Tensor]]:
-    """What plain decoding says after a prompt, and each layer's outputs for both."""
-    with attached(model(), capacity=60, max_rows=4) as engine:
-        truth = autoregressive(engine, [*ids], 20)
-    return truth, [layer[0] for layer in layer_outputs(model(), torch.tensor([[*ids, *truth]]))]
+def layers(text: tuple[int, ...]) -> list[Tensor]:
+    """Each layer's outputs for a text."""
+    return [layer[0] for layer in layer_outputs(model(), torch.tensor([text]))]
 
 
-def ready(folder: Path | str, engine: Any, **options: Any) -> Method:
-    return make_method("dspark", "dspark", {"head": str(folder), **TREE, **options}).ready(target(engine))
+def reported(folder: Path, text: Sequence[int], wrong: str = "") -> Tensor:
+    """The features that a head gets for a text."""
+    found = layers(tuple(text))
+    return torch.cat([found[layer] for layer in read_dspark(folder, wrong)["taps"]], dim=-1)
 
 
 def scored(outcome: Sequence[Tensor], width: int) -> dict[Drafts, tuple[float, float | None]]:
@@ -152,57 +139,32 @@ def scored(outcome: Sequence[Tensor], width: int) -> dict[Drafts, tuple[float, f
 def rounds(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tokens: int = 6, capture: Any = eager, **options: Any
 ) -> list[Round]:
-    """Those of two prompts that are decoded together; what is emitted is AR's, and the features are transformers'."""
-    seen: list[Round] = []
+    """Those of two prompts, whose features are transformers'."""
     width = 1 if options.get("tree") == "chain" else options.get("width", TREE["width"])
     width = min(width, json.loads((folder / "config.json").read_text()).get("draft_vocab_size", VOCAB))
     outcomes: list[Sequence[Tensor]] = []
     drafted = HeadRounds.drafted
 
     def watched(self: HeadRounds, slot: int) -> Any:
+        assert bool(self._passes._launches) == (capture is CAPTURED)
         root, outcome = drafted(self, slot)
         outcomes.append(outcome)
         return root, outcome
 
-    class Watched(Decoder):
-        def begin(self, prompt: Sequence[int]) -> None:
-            self._text, self._features = [*prompt], list[Tensor]()
-            self._layers = answer(tuple(prompt))[1]
-            super().begin(prompt)
-
-        def observe(self, result: StepResult) -> None:
-            assert result.hidden is not None
-            self._text += result.emitted
-            self._features.append(result.hidden.clone())
-            super().observe(result)
-
-        def draft(self) -> TokenTree:
-            tree, text = super().draft(), [*self._text]
-            layers = [layer[: len(text) - 1] for layer in self._layers]
-            seen.append(Round(layers, torch.cat(self._features), text, tree, scored(outcomes[-1], width)))
-            return tree
-
     monkeypatch.setattr(HeadRounds, "drafted", watched)
-    truth = [answer(tuple(ids))[0] for ids in PROMPTS]
-    with attached(model(), slots=2, capacity=60, max_rows=64) as engine:
-        monkeypatch.setattr(engine, "capture", capture, raising=False)
-        method = replace(ready(folder, engine, **options), decoder=Watched)
-        assert bool(method.shared.rounds._passes._launches) == (capture is CAPTURED)
-        records = served(engine, method, PROMPTS, tokens, 2)
-    assert [record.output_ids for record in records] == [outcome[:tokens] for outcome in truth]
-    assert sum(record.target_forwards for record in records) == len(seen)
-    for each in seen:
-        own = torch.cat([each.layers[layer] for layer in read_dspark(folder)["taps"]], dim=-1)
+    found = level_rounds.rounds("dspark", model(), PROMPTS, tokens, capture, head=str(folder), **{**TREE, **options})
+    for each in found:
+        own = reported(folder, each.text[:-1])
         assert (each.features - own).abs().max() < 1e-5 * own.abs().max()
-    return seen
+    return [
+        Round(each.features, each.text, each.tree, scored(outcome, width))
+        for each, outcome in zip(found, outcomes, strict=True)
+    ]
 
 
 def says(folder: Path, each: Round, wrong: str = "") -> Say:
     """The oracle's log-probabilities and confidence after a path of drafts under a round's text."""
-    features = each.features
-    if wrong.startswith("taps"):
-        taps = read_dspark(folder, wrong)["taps"]
-        features = torch.cat([each.layers[layer] for layer in taps], dim=-1)
+    features = reported(folder, each.text[:-1], wrong) if wrong.startswith("taps") else each.features
     embedding, lm_head = model().get_input_embeddings().weight, model().get_output_embeddings().weight
     return cache(lambda path: dense_dspark(folder, features, each.text[-1], path, embedding, lm_head, wrong=wrong))
 

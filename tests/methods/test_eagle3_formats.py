@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -14,16 +13,15 @@ import pytest
 import safetensors.torch
 import torch
 from safetensors.torch import load_file, save_file
-from support.decoders import alone, served, target
-from support.models import attached, autoregressive, layer_outputs, prompt, tiny_llama
+from support import level_rounds
+from support.decoders import alone
+from support.level_rounds import Drafts, Round, Say, difference
+from support.models import layer_outputs, prompt, tiny_llama
 from support.oracles import PRODUCERS, WRONG, dense, expand, taps, write_head
 from torch import Tensor
 
 from specbench.common.errors import UsageError
-from specbench.decoding import StepResult, TokenTree
-from specbench.decoding.protocol import Method
 from specbench.heads.convert import convert
-from specbench.methods.eagle3.decoder import Decoder
 from specbench.planning.methods import make_method
 
 VOCAB, LAYERS = 17, 8  # so few tokens that random drafts are often right; so many layers that all taps differ
@@ -118,72 +116,20 @@ def test_heads_are_of_all_producers_and_show_all_misreadings() -> None:
 PROMPTS = [prompt(length, VOCAB, length) for length in (1, 12)]
 
 
-Drafts = tuple[int, ...]  # tokens from the one below the root on
-Say = Callable[[Drafts], Tensor]
-
-
-@dataclass(frozen=True)
-class Round:
-    """What the head got and what it drafted."""
-
-    layers: list[Tensor]
-    features: Tensor
-    text: list[int]
-    tree: TokenTree
-
-    def paths(self) -> list[Drafts]:
-        """Drafts on the way to each row, the root's none."""
-        found: list[Drafts] = [()]
-        for row in range(1, len(self.tree)):
-            found.append((*found[self.tree.parents[row]], self.tree.tokens[row]))
-        return found
-
-
 @cache
 def model() -> Any:
     return tiny_llama(VOCAB, num_hidden_layers=LAYERS).double()
 
 
 @cache
-def answer(ids: tuple[int, ...]) -> tuple[list[int], list[Tensor]]:
-    """What plain decoding says after a prompt, and each layer's outputs for both."""
-    with attached(model(), capacity=60, max_rows=4) as engine:
-        truth = autoregressive(engine, [*ids], 20)
-    return truth, [layer[0] for layer in layer_outputs(model(), torch.tensor([[*ids, *truth]]))]
-
-
-def ready(folder: Path, engine: Any, **options: Any) -> Method:
-    return make_method("eagle3", "eagle3", {"head": str(folder), **TREE, **options}).ready(target(engine))
+def layers(text: tuple[int, ...]) -> list[Tensor]:
+    """Each layer's outputs for a text."""
+    return [layer[0] for layer in layer_outputs(model(), torch.tensor([text]))]
 
 
 def rounds(folder: Path, tokens: int = 6, **options: Any) -> list[Round]:
-    """Those of two prompts that are decoded together; what is emitted is AR's, and the features are transformers'."""
-    seen: list[Round] = []
-
-    class Watched(Decoder):
-        def begin(self, prompt: Sequence[int]) -> None:
-            self._text, self._features = [*prompt], list[Tensor]()
-            self._layers = answer(tuple(prompt))[1]
-            super().begin(prompt)
-
-        def observe(self, result: StepResult) -> None:
-            assert result.hidden is not None
-            self._text += result.emitted
-            self._features.append(result.hidden.clone())
-            super().observe(result)
-
-        def draft(self) -> TokenTree:
-            tree, text = super().draft(), [*self._text]
-            layers = [layer[: len(text) - 1] for layer in self._layers]
-            seen.append(Round(layers, torch.cat(self._features), text, tree))
-            return tree
-
-    truth = [answer(tuple(ids))[0] for ids in PROMPTS]
-    with attached(model(), slots=2, capacity=60, max_rows=64) as engine:
-        method = replace(ready(folder, engine, **options), decoder=Watched)
-        records = served(engine, method, PROMPTS, tokens, 2)
-    assert [record.output_ids for record in records] == [outcome[:tokens] for outcome in truth]
-    assert sum(record.target_forwards for record in records) == len(seen)
+    """Those of two prompts, whose features are transformers'."""
+    seen = level_rounds.rounds("eagle3", model(), PROMPTS, tokens, head=str(folder), **{**TREE, **options})
     for each in seen:
         own = reported(folder, each)
         assert (each.features - own).abs().max() < 1e-5 * own.abs().max()
@@ -195,7 +141,8 @@ def rounds(folder: Path, tokens: int = 6, **options: Any) -> list[Round]:
 
 def reported(folder: Path, each: Round, wrong: str = "") -> Tensor:
     """The features that a head gets."""
-    return torch.cat([each.layers[layer] for layer in taps(folder, LAYERS, wrong=wrong)], dim=-1)
+    found = layers(tuple(each.text[:-1]))
+    return torch.cat([found[layer] for layer in taps(folder, LAYERS, wrong=wrong)], dim=-1)
 
 
 def says(folder: Path, each: Round, wrong: str = "") -> Say:
@@ -211,19 +158,6 @@ def says(folder: Path, each: Round, wrong: str = "") -> Say:
         return known[path]
 
     return say
-
-
-def difference(each: Round, say: Say) -> float:
-    """How far the scores of a tree's rows are from the oracle's, at most; of large ones, in float32, the share."""
-    scores, paths = each.tree.row_scores(), each.paths()
-    assert scores is not None
-    assert scores[0] is None
-    assert len(set(paths)) == len(paths)
-    worst = 0.0
-    for path, score in sorted(zip(paths[1:], scores[1:], strict=True), key=lambda row: -len(row[0])):
-        assert score is not None
-        worst = max(worst, abs(score - float(say(path[:-1])[path[-1]])) / max(1.0, abs(score)))
-    return worst
 
 
 def best_of_all(say: Say, width: int, depth: int, budget: int) -> list[tuple[Drafts, float]]:

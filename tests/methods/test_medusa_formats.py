@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support import level_rounds
 from support.decoders import alone, served, target
+from support.level_rounds import Round, difference
 from support.models import attached, autoregressive, prompt, tiny_llama
 from support.wording import wording
 from torch import Tensor
@@ -21,12 +23,9 @@ from torch.nn import functional
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import UsageError
-from specbench.decoding import StepResult, TokenTree
-from specbench.decoding.protocol import Method
 from specbench.engine import Sampling, graphs
 from specbench.heads.convert import convert
 from specbench.methods.medusa.config import HeadConfig
-from specbench.methods.medusa.decoder import Decoder
 from specbench.methods.medusa.head import DraftHead
 from specbench.planning.methods import make_method
 
@@ -207,67 +206,16 @@ def scores(folder: Path, kind: Kind, text: Sequence[int], wrong: str = "") -> Te
 # ------------------------------------------------------------------ rounds in an engine
 
 
-@dataclass(frozen=True)
-class Round:
-    text: list[int]
-    tree: TokenTree
-
-    def paths(self) -> list[tuple[int, ...]]:
-        found: list[tuple[int, ...]] = [()]
-        for row in range(1, len(self.tree)):
-            found.append((*found[self.tree.parents[row]], self.tree.tokens[row]))
-        return found
-
-    def difference(self, logp: Tensor) -> float:
-        """How far the scores of the rows are from ``logp`` [heads, V], at most."""
-        found = self.tree.row_scores()
-        assert found is not None
-        worst = 0.0
-        for path, score in zip(self.paths()[1:], found[1:], strict=True):
-            assert score is not None
-            worst = max(worst, abs(score - float(logp[len(path) - 1, path[-1]])))
-        return worst
-
-
 PROMPTS = [prompt(length, VOCAB, length) for length in (1, 12, 5)]
 
 
-@cache
-def answer(ids: tuple[int, ...]) -> list[int]:
-    with attached(model(), capacity=60, max_rows=4) as engine:
-        return autoregressive(engine, [*ids], 20)
-
-
-def watched(seen: list[Round]) -> type[Decoder]:
-    class Watched(Decoder):
-        def begin(self, prompt: Sequence[int]) -> None:
-            self._text = [*prompt]
-            super().begin(prompt)
-
-        def observe(self, result: StepResult) -> None:
-            self._text += result.emitted
-            super().observe(result)
-
-        def draft(self) -> TokenTree:
-            seen.append(Round([*self._text], super().draft()))
-            return seen[-1].tree
-
-    return Watched
-
-
-def ready(folder: Path, engine: Any, **options: Any) -> Method:
-    return make_method("medusa", "medusa", {"head": str(folder), **TREE, **options}).ready(target(engine))
-
-
 def rounds(folder: Path, tokens: int = 10, **options: Any) -> list[Round]:
-    """Those of three prompts that are decoded together; what is emitted is AR's."""
-    seen: list[Round] = []
-    with attached(model(), slots=3, capacity=60, max_rows=64) as engine:
-        method = replace(ready(folder, engine, **options), decoder=watched(seen))
-        records = served(engine, method, PROMPTS, tokens, 3)
-    assert [record.output_ids for record in records] == [answer(tuple(ids))[:tokens] for ids in PROMPTS]
-    assert sum(record.target_forwards for record in records) == len(seen)
-    return seen
+    return level_rounds.rounds("medusa", model(), PROMPTS, tokens, head=str(folder), **{**TREE, **options})
+
+
+def far(each: Round, logp: Tensor) -> float:
+    """How far the scores of a tree's rows are from ``logp`` [heads, V], at most."""
+    return difference(each, lambda path: logp[len(path)])
 
 
 def best_paths(logp: Tensor, width: int, budget: int) -> set[tuple[int, ...]]:
@@ -290,10 +238,10 @@ def test_every_score_is_the_definitions_and_no_misread_heads(kind: str, tmp_path
     assert max(len(path) for each in seen for path in each.paths()) == HEADS
     for each in seen:
         logp = scores(folder, what, each.text)
-        assert each.difference(logp) < TOLERANCE
+        assert far(each, logp) < TOLERANCE
         assert set(each.paths()[1:]) == best_paths(logp, TREE["width"], TREE["budget"])
     for wrong in what.shown:
-        assert any(each.difference(scores(folder, what, each.text, wrong)) > NOTICED for each in seen), wrong
+        assert any(far(each, scores(folder, what, each.text, wrong)) > NOTICED for each in seen), wrong
 
 
 def test_about_twenty_misreadings_are_tried() -> None:
@@ -338,7 +286,8 @@ def test_texts_are_the_targets(
     texts = []
     for captured in (False, True) if sampling.greedy or accept == "typical" else (False,):
         with attached(model(), slots=3, graphs=captured, **how) as engine:
-            records = served(engine, ready(folder, engine, accept=accept), PROMPTS, 20, together=3)
+            method = make_method("medusa", "medusa", {"head": str(folder), **TREE, "accept": accept})
+            records = served(engine, method.ready(target(engine)), PROMPTS, 20, together=3)
         assert all(record.draft_forwards for record in records)
         texts.append([record.output_ids for record in records])
     assert texts[0] == texts[-1]
@@ -376,7 +325,7 @@ def test_a_pickle_is_converted_with_all_names_of_a_shared_block(tmp_path: Path) 
     assert convert(folder) == folder
     assert load_file(folder / "model.safetensors").keys() == held.keys()
     for each in rounds(folder, 4):
-        assert each.difference(scores(folder, kind, each.text)) < TOLERANCE
+        assert far(each, scores(folder, kind, each.text)) < TOLERANCE
 
 
 # ------------------------------------------------------------------ refusals

@@ -1,4 +1,4 @@
-"""Rounds of heads that draft level by level: what each got from the target, and the tree that it drafted."""
+"""Rounds of draft heads: what each got from the target, and the tree that it drafted."""
 
 from __future__ import annotations
 
@@ -34,10 +34,17 @@ class Round:
         return found
 
 
-def rounds(name: str, model: Any, prompts: Sequence[list[int]], tokens: int, **options: Any) -> list[Round]:
-    """Those of prompts that are decoded together; what is emitted must be AR's."""
+def rounds(
+    name: str, model: Any, prompts: Sequence[list[int]], tokens: int, capture: Any = None, **options: Any
+) -> list[Round]:
+    """Those of prompts that are decoded together; what is emitted must be AR's.
+
+    ``capture``: takes the place of the engine's capture of rounds.
+    """
     seen: list[Round] = []
     with attached(model, slots=len(prompts), capacity=80, max_rows=64) as engine:
+        if capture is not None:
+            engine.capture = capture  # type: ignore[method-assign]
         truth = [autoregressive(engine, ids, tokens) for ids in prompts]
         method = make_method(name, name, options).ready(target(engine))
 
@@ -59,6 +66,7 @@ def rounds(name: str, model: Any, prompts: Sequence[list[int]], tokens: int, **o
 
         records = served(engine, replace(method, decoder=Watched), prompts, tokens, len(prompts))
     assert [record.output_ids for record in records] == truth
+    assert sum(record.target_forwards for record in records) == len(seen)
     return seen
 
 
@@ -66,6 +74,7 @@ def difference(each: Round, say: Say) -> float:
     """How far the scores of a tree's rows are from the oracle's, at most; of large ones, in float32, the share."""
     scores, worst = each.tree.row_scores(), 0.0
     assert scores is not None
+    assert scores[0] is None
     paths = each.paths()
     assert len(set(paths)) == len(paths)
     for path, score in sorted(zip(paths[1:], scores[1:], strict=True), key=lambda row: -len(row[0])):
