@@ -49,7 +49,7 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
 
 @contextmanager
 def _without_denormals() -> Iterator[None]:
-    """Treat denormal numbers as zero: a CPU is so slow with them that a step of a block head took 1.7 times as long.
+    """Treat denormal numbers as zero: a CPU is so slow with them that a step of a block head took 1.2 times as long.
 
     They are the tails of softmaxes. Threads of torch's pool inherit the setting if they start afterwards.
     """
