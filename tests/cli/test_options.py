@@ -98,7 +98,7 @@ def test_a_recorded_plan_gives_the_command_that_gives_it(monkeypatch: pytest.Mon
     "values",
     [
         {}, FULL, {"model": "smollm2-135m-jf"}, {"preset": "jf-paper-gsm8k", "model": "config:tiny"},
-        {"model": "smollm2-135m", "method": "jetspec", "head": "smollm2-135m"},
+        {"model": "smollm2-135m", "method": "jetspec", "head": "someone/head"},
     ],
     ids=["nothing", "all", "alias", "preset", "head"],
 )  # fmt: skip
