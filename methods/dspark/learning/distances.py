@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from specbench.training import autocast_weight, score_chunks
 
+
 class Distances(NamedTuple):
     """Distances of M draft distributions Q from the target's P, both at temperature 1.
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from specbench.training import autocast_weight, score_chunks
 
+
 def forward_kl(
     states: Tensor, weight: Tensor, bias: Tensor | None, teacher: Tensor, rows: Tensor, shares: Tensor
 ) -> Any:
