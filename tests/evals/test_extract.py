@@ -183,4 +183,4 @@ def test_degenerate_text_is_read_quickly() -> None:
     for text in ("\\boxed{" * 10**5, "{" * 10**6, "\\boxed " * 10**5, "\\boxed{" + "{}" * 10**5):
         start = time.process_time()
         last_box(text)
-        assert time.process_time() - start < 10
+        assert time.process_time() - start < 2

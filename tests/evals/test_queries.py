@@ -221,7 +221,7 @@ def test_a_query_is_run_as_the_authors_run_it() -> None:
     assert normal("SELECT DISTINCT a WHERE b > = 1", distinct=True) == "SELECT DISTINCT a WHERE b >= 1"
     began = time.process_time()
     normal("'" * 20_001 + '"' * 20_001 + "/*" * 10_000 + "[" * 10_000 + "year(" + " " * 20_000, distinct=False)
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 2
 
 
 # ---------------------------------------------------------------------------------------------------------- comparison
@@ -262,4 +262,4 @@ def test_many_columns_alike_do_not_take_for_ever() -> None:
     alike = [tuple([row] * 100) for row in range(50)]
     assert table.same(alike, alike[::-1], ordered=False)
     assert not table.same(alike, [(*row[:-1], (row[0] + 1) % 50) for row in alike], ordered=False)
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 2

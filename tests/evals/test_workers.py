@@ -40,7 +40,7 @@ def test_a_job_that_takes_too_long_is_killed_and_the_next_is_answered(workers: W
     start = time.monotonic()
     with pytest.raises(TimedOutError, check=wording):
         workers.ask({"do": job}, 0.5)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 5
     assert not alive(before)
     after = workers.ask({"do": "b"}, 10)
     assert (after["echo"], after["pid"] != before) == ("b", True)

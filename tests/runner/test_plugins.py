@@ -235,7 +235,7 @@ def test_what_takes_too_long_is_broken_off(slow: str, call: str) -> None:
     where = {"measures": "measures or branches"}.get(call, call)
     assert f"{where}" in str(caught.value)
     assert "--step-timeout" in str(caught.value)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 5
 
 
 def test_a_slow_forward_is_not_a_methods_fault() -> None:

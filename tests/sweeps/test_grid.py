@@ -180,7 +180,7 @@ def test_ten_million_cells_are_refused_at_once(axes: list[str]) -> None:
     begun = time.process_time()
     with pytest.raises(UsageError, check=wording):
         made("jf", *axes)
-    assert time.process_time() - begun < 10
+    assert time.process_time() - begun < 1
 
 
 def test_many_cells_run_when_the_user_insists() -> None:

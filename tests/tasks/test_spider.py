@@ -137,7 +137,7 @@ def test_long_answers_take_no_long_time() -> None:
     ):
         query(text)
         query("SELECT " + text)
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 2
 
 
 def test_an_answer_without_a_query_is_empty(task_data: Path) -> None:
