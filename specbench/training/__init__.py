@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from specbench.training.objectives.losses import mean_of_rows as mean_of_rows
     from specbench.training.objectives.losses import progressive_consistency as progressive_consistency
     from specbench.training.objectives.packing import ConsistencyCollator as ConsistencyCollator
+    from specbench.training.objectives.scored_kl import scored_kl as scored_kl
     from specbench.training.objectives.scored_rows import autocast_weight as autocast_weight
     from specbench.training.objectives.scored_rows import score_chunks as score_chunks
     from specbench.training.objectives.side_by_side import claim_for as claim_for

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specbench.heads.block_config import BlockHeadConfig
 from specbench.heads.block_head import BlockHead
-from specbench.methods.jetspec.learning import divergence
+from specbench.training.objectives import scored_kl as divergence
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.training.block_heads.block_attention import BlockAttention
 from specbench.training.block_heads.blocks import blocks_at, every_block, sample_blocks
@@ -99,7 +99,7 @@ def test_forward_kl_and_its_gradient_are_autograds(bias: bool, chunk: int, monke
     states = torch.randn(7, 6, requires_grad=True)
     plain = states.detach().clone().requires_grad_()
 
-    loss, each, agrees = divergence.forward_kl(states, weight, own, teacher, rows, shares)
+    loss, each, agrees = divergence.scored_kl(states, weight, own, teacher, rows, shares)
     (3 * loss).backward()
     scores = torch.nn.functional.linear(plain, weight, own)
     log_scores = scores.log_softmax(-1)

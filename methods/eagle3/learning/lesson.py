@@ -7,14 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.nn.functional import linear
 
 from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.learning.unrolled import unrolled
-from specbench.training import HeadLesson
-
-# Rows whose scores are in memory at once: with a large vocabulary, the scores of all rows would not fit.
-_AT_ONCE = 1024
+from specbench.training import HeadLesson, autocast_weight, score_chunks, scored_kl
 
 
 class Lesson(HeadLesson):
@@ -49,7 +46,7 @@ class Lesson(HeadLesson):
         count = int((ends - 1 - starts).max())
         place = torch.arange(count, device=ids.device)
         rows = ((starts - 1)[:, None] + place).clamp(max=ids.shape[1] - 2)
-        taught = self._taught(states.gather(1, (rows + 1)[:, :, None].expand(-1, -1, states.shape[2])))
+        taught, can = self._taught(states.gather(1, (rows + 1)[:, :, None].expand(-1, -1, states.shape[2])))
         total: Any = 0.0
         steps: list[tuple[Tensor, Tensor]] = []
         for step, outputs in enumerate(self._outputs(features, ids, rows, self._steps, self._recompute)):
@@ -57,36 +54,29 @@ class Lesson(HeadLesson):
             if not bool(learns.any()):
                 break
             # At step i, a row predicts the target's token of the row i positions later.
-            later = (place + step).clamp(max=count - 1)
-            theirs = [part[:, later][learns] for part in taught]
-            parts = [
-                checkpoint(self._part, mine, *some, use_reentrant=False)
-                for mine, *some in zip(
-                    outputs[learns].split(_AT_ONCE), *(x.split(_AT_ONCE) for x in theirs), strict=True
-                )
-            ]
-            divergence, agrees, learnt = (torch.stack(each).sum() for each in zip(*parts, strict=True))
-            kl = divergence / learnt.clamp(min=1)
+            later = learns.flatten().nonzero()[:, 0] + step
+            learnt = can[later]
+            shares = learnt / learnt.sum().clamp(min=1)
+            weight = self.head.lm_head.weight
+            kl, _, agrees = scored_kl(self.head.scored(outputs[learns]), weight, None, taught, later, shares)
             total = total + self._decay**step * kl
-            steps.append((kl.detach(), agrees / learns.sum()))
+            steps.append((kl.detach(), (agrees & learnt).float().mean()))
         return {"loss": total, "kl": steps[0][0], "agrees": steps[0][1], "agrees_last": steps[-1][1]}
 
     @torch.no_grad()
-    def _taught(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The target's prediction for rows [B, R, H]: log-probabilities [B, R, Vd] over the draft vocabulary, the
-        target's best token [B, R], and whether this token can be drafted [B, R]."""
-        scorer, known = self.frozen.lm_head, self.head.draft_ids
-        likely, best, can = [], [], []
-        for some in states.flatten(0, 1).split(_AT_ONCE):
-            scores = scorer(some.to(scorer.weight.dtype)).float()
-            first = scores.argmax(-1)
+    def _taught(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """The target's prediction for rows [B, R, H]: log-probabilities [B × R, Vd] over the draft vocabulary, and
+        whether the target's best token can be drafted [B × R]."""
+        rows, known = states.flatten(0, 1), self.head.draft_ids
+        scorer = self.frozen.lm_head
+        weight = autocast_weight(scorer.weight)
+        likely, can = [], []
+        for some in score_chunks(len(rows), weight):
+            scores = linear(rows[some].to(weight.dtype), weight, scorer.bias).float()
             drafted = scores if known is None else scores[:, known]
-            own = drafted.argmax(-1)
             likely.append(drafted.log_softmax(-1))
-            best.append(first)
-            can.append(first == (own if known is None else known[own]))
-        shape = states.shape[:2]
-        return torch.cat(likely).unflatten(0, shape), torch.cat(best).view(shape), torch.cat(can).view(shape)
+            can.append(drafted.amax(-1) == scores.amax(-1))
+        return torch.cat(likely), torch.cat(can)
 
     def _outputs(
         self, features: Tensor, ids: Tensor, rows: Tensor, steps: int, recompute: bool = False
@@ -97,15 +87,6 @@ class Lesson(HeadLesson):
         if not any(parameter.requires_grad for parameter in self.frozen.embed.parameters()):
             embedded = embedded.detach()
         return unrolled(self.head, self.head.fuse(features.to(dtype)), embedded, rows, steps, recompute)
-
-    def _part(self, outputs: Tensor, likely: Tensor, best: Tensor, can: Tensor) -> tuple[Tensor, ...]:
-        """Sums over some rows: divergence of learning rows, number of rows that agree, number of learning rows."""
-        known = self.head.draft_ids
-        draft = self.head.scores(outputs).float()
-        divergence = (likely.exp() * (likely - draft.log_softmax(-1))).sum(-1)
-        own = draft.argmax(-1)
-        predicted = own if known is None else known[own]
-        return (divergence * can).sum(), (predicted == best).sum(), can.sum()
 
     def drafts(self, features: Tensor, ids: Tensor, start: int, end: int) -> Tensor:
         """The best chain after each token.

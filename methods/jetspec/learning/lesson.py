@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specbench.methods.jetspec.learning.divergence import forward_kl
-from specbench.training import BlockLesson, Blocks
+from specbench.training import BlockLesson, Blocks, scored_kl
 
 
 class Lesson(BlockLesson):
@@ -26,7 +25,7 @@ class Lesson(BlockLesson):
         scorer = self.frozen.scorer
         with torch.no_grad():
             teacher = scorer(states.flatten(0, 1)[needed].to(scorer.weight.dtype)).float().log_softmax(-1)
-        loss, _, agrees = forward_kl(learned, scorer.weight, scorer.bias, teacher, taught, self.shares(blocks))
+        loss, _, agrees = scored_kl(learned, scorer.weight, scorer.bias, teacher, taught, self.shares(blocks))
         return {"loss": loss, "agrees": agrees.float().mean(), "rows": torch.tensor(len(agrees))}
 
     @torch.no_grad()
