@@ -154,7 +154,7 @@ class MetaStep:
         with nullcontext() if reach is None else declared.refusing(), launches(lambda *_: None):
             shapes, self.calls = declared.learn_layers(self._program, TritonAttention, META, height=1)
         if reach is not None:
-            declared.check_windows(model, self.calls.windows, reach)
+            declared.check_windows(model, self.calls, reach)
         self._kv_heads = min(kv_heads for kv_heads, _, _ in shapes.values())
         self._group = max(count // shapes[layer][0] for layer, count in self.calls.heads.items() if layer in shapes)
         self.cache = StaticCache(shapes, slots, capacity, model.dtype, META)

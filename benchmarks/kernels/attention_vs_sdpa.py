@@ -59,7 +59,7 @@ def measure(
 
 def _at(context: int, rows: int, slots: int, repeats: int, rng: random.Random) -> dict[str, Any]:
     from specbench.engine.attention.backends import ReferenceAttention, TritonAttention
-    from specbench.engine.attention.interface import Visibility
+    from specbench.engine.attention.interface import LayerAttention, Visibility
     from specbench.engine.kernels.ops import TritonOps
     from specbench.engine.kernels.tree_attention import tile_height, tree_attention
     from specbench.engine.layout import Layout
@@ -80,7 +80,7 @@ def _at(context: int, rows: int, slots: int, repeats: int, rng: random.Random) -
     def arm(ops: Any, backend: Any) -> Callable[[], Tensor]:
         ancestry = ops.ancestry(parents, layout)
         attention = backend(Visibility(layout, lengths, ancestry.depth, ancestry.rows))
-        return lambda: attention(query, keys, values, None, None)
+        return lambda: attention(query, keys, values, LayerAttention())
 
     arms = {"kernel": arm(TritonOps(device), TritonAttention), "sdpa": arm(TorchOps(), ReferenceAttention)}
     bits = TritonOps(device).ancestry(parents, layout)

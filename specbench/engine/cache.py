@@ -76,6 +76,7 @@ class StaticCache(Answering):
             self._buffers += [keys, values]
             self._layers.update({layer: (keys[i], values[i]) for i, layer in enumerate(layers)})
         self._aim: tuple[Layout, Tensor, Ops] | None = None
+        self._offsets: Tensor | None = None
 
     @cached_property
     def _noise(self) -> torch.Generator:
@@ -87,9 +88,20 @@ class StaticCache(Answering):
         """Total bytes of all buffers."""
         return sum(buffer.nbytes for buffer in self._buffers)
 
-    def aim(self, layout: Layout, lengths: Tensor, ops: Ops) -> None:
-        """Set where the next forward writes: the rows of ``layout`` go after ``lengths`` [S], written with ``ops``."""
+    def aim(self, layout: Layout, lengths: Tensor, ops: Ops, positions: Tensor) -> None:
+        """Set where the next forward writes: the rows of ``layout`` go after ``lengths`` [S], written with ``ops``.
+
+        ``positions``: integer [N] of the rows in their texts.
+        """
         self._aim = layout, lengths, ops
+        self._offsets = positions - torch.arange(len(positions), device=positions.device)
+
+    def get_seq_length(self, layer_idx: int | None = None) -> Any:
+        """Return what a layer adds to the index of each row to get its position, [N]; 0 for a whole model.
+
+        A layer of Llama 4 scales its queries by their positions, which it does not get as an argument.
+        """
+        return 0 if layer_idx is None or self._offsets is None else self._offsets
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store a layer's new keys and values [1, heads, N, size]; return its whole cache, like :meth:`stored`."""

@@ -40,8 +40,8 @@ def load_stepper(
     model, device = code.model, code.model.device
     plain, reference = Program(model, TorchOps(), positions), attentions.backend("reference")
     shapes, calls = declared.learn_layers(plain, reference, device)
-    declared.check_windows(model, calls.windows, capacity + max_rows)
-    attentions.check_shapes(shapes, calls.heads)
+    declared.check_windows(model, calls, capacity + max_rows)
+    attentions.check_shapes(shapes, calls.heads, plain=all(how.plain for how in calls.layers.values()))
     widths, free = memory.widths(model, shapes), memory.free_bytes(device)
 
     def assert_trees_fit() -> None:

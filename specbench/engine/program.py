@@ -236,7 +236,7 @@ class Program:
         positions = layout.of_rows(fields.lengths) + ancestry.depth
         if self._last is not None:
             positions = positions.clamp(max=self._last)
-        cache.aim(layout, fields.lengths, self.ops)
+        cache.aim(layout, fields.lengths, self.ops, positions)
         step = backend(Visibility(layout, fields.lengths, ancestry.depth, ancestry.rows))
         mark("build")
         arguments = {

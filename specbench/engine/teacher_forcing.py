@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specbench.engine.attention.backends import dense_attention
+from specbench.engine.attention.interface import LayerAttention, Sight
 from specbench.engine.cache import Answering
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import scores
@@ -98,7 +100,7 @@ class _Group:
     """The chains of one slot: R rows after up to L cached cells.
 
     ``cells``: L, number of cells visible to the chain that starts last; ``position``: int64 [R]; ``visible``: bool
-    [R, L + R], the cells and then the rows of the group that each row may see; ``masks``: additive masks, by window.
+    [R, L + R], the cells and then the rows of the group that each row may see; ``masks``: additive masks, by sight.
     """
 
     slot: int
@@ -106,7 +108,7 @@ class _Group:
     cells: int
     position: Tensor
     visible: Tensor
-    masks: dict[int | None, Tensor] = field(default_factory=dict)
+    masks: dict[Sight, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, slot: int, first: int, chains: Sequence[Chain], device: torch.device) -> _Group:
@@ -121,18 +123,18 @@ class _Group:
         visible = torch.cat([torch.arange(cells, **whole) < start[:, None], own], dim=1)
         return cls(slot, slice(first, first + count), cells, position.to(device), visible.to(device))
 
-    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """Additive mask [R, L + R] of layers with this sliding window."""
-        if window not in self.masks:
+    def mask(self, sight: Sight, dtype: torch.dtype) -> Tensor:
+        """Additive mask [1, 1, R, L + R] of layers with this sight."""
+        if sight not in self.masks:
             visible, position = self.visible, self.position
-            if window is not None:
+            if sight.limited:
                 seen = torch.cat([torch.arange(self.cells, device=position.device), position])
-                visible = visible & (seen > position[:, None] - window)
+                visible = visible & (seen >= sight.earliest(position)[:, None])
             hidden = torch.finfo(dtype).min
-            self.masks[window] = torch.zeros(visible.shape, dtype=dtype, device=position.device).masked_fill_(
+            self.masks[sight] = torch.zeros(visible.shape, dtype=dtype, device=position.device).masked_fill_(
                 ~visible, hidden
-            )
-        return self.masks[window]
+            )[None, None]
+        return self.masks[sight]
 
 
 class _Reading(Answering):
@@ -150,18 +152,17 @@ class _Reading(Answering):
         self._layers[id(key)], self._last = (key, layer_idx), layer_idx
         return key, value
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, how: LayerAttention) -> Tensor:
         """Attend with [1, heads, Q, size] queries; a :class:`specbench.engine.attention.interface.Backend`."""
         _, layer = self._layers.get(id(key), (key, self._last))
         keys, values = self._cache.stored(layer)
         attended = [
-            torch.nn.functional.scaled_dot_product_attention(
+            dense_attention(
                 query[:, :, group.rows],
                 torch.cat([keys[group.slot, None, :, : group.cells], key[:, :, group.rows]], dim=2),
                 torch.cat([values[group.slot, None, :, : group.cells], value[:, :, group.rows]], dim=2),
-                attn_mask=group.mask(window, query.dtype),
-                scale=scale,
-                enable_gqa=query.shape[1] != key.shape[1],
+                group.mask(how.sight, query.dtype),
+                how,
             )
             for group in self._groups
         ]

@@ -26,7 +26,7 @@ from specbench.engine.attention import backends, choice, flash
 from specbench.engine.attention.backends import ReferenceAttention, causal_mask
 from specbench.engine.attention.choice import Attentions
 from specbench.engine.attention.flash import FlashAttention
-from specbench.engine.attention.interface import Visibility
+from specbench.engine.attention.interface import LayerAttention, Sight, Visibility
 from specbench.engine.ops import TorchOps
 from specbench.engine.pack import Batch, Shape, fill, split
 
@@ -142,8 +142,9 @@ def test_flash_attends_as_the_oracle_does_on_chains(
     see, rows = seen(counts, [0, 17, 9], spare), sum(counts.values())
     query = torch.randn(1, heads, rows + spare, size)
     key, value = torch.randn(3, kv_heads, cells, size), torch.randn(3, kv_heads, cells, size)
-    ours = FlashAttention(see, one_row_each=rows == len(counts), name=name)(query, key, value, 0.3, window)
-    theirs = ReferenceAttention(see)(query, key, value, 0.3, window)
+    how = LayerAttention(0.3, Sight(window))
+    ours = FlashAttention(see, one_row_each=rows == len(counts), name=name)(query, key, value, how)
+    theirs = ReferenceAttention(see)(query, key, value, how)
     assert ours.shape == theirs.shape
     torch.testing.assert_close(ours[:, :rows], theirs[:, :rows])
 
@@ -155,7 +156,8 @@ def test_rows_that_only_the_device_knows_attend_as_those_that_the_host_knows(win
     blind = replace(see, layout=replace(see.layout, groups=None))
     query = torch.randn(1, 6, 15, 16)
     key, value = torch.randn(5, 2, 50, 16), torch.randn(5, 2, 50, 16)
-    known, found = (ReferenceAttention(each)(query, key, value, None, window) for each in (see, blind))
+    how = LayerAttention(None, Sight(window))
+    known, found = (ReferenceAttention(each)(query, key, value, how) for each in (see, blind))
     torch.testing.assert_close(found[:, :11], known[:, :11])
     assert not known[:, 11:].any()
     assert found.isfinite().all()
@@ -170,9 +172,10 @@ def test_a_prompt_without_a_mask_attends_as_with_one(length: int, window: int | 
     group = group._replace(causal=True)
     bare = replace(see, layout=replace(see.layout, groups=(group,)))
     query, key, value = torch.randn(1, 6, 6, 16), torch.randn(2, 2, 20, 16), torch.randn(2, 2, 20, 16)
-    with_mask, without = (ReferenceAttention(each)(query, key, value, None, window) for each in (see, bare))
+    how = LayerAttention(None, Sight(window))
+    with_mask, without = (ReferenceAttention(each)(query, key, value, how) for each in (see, bare))
     torch.testing.assert_close(without, with_mask)
-    assert (causal_mask(group, window, query) is not None) == (length == 0 and window != 5)
+    assert (causal_mask(group, how, query) is not None) == (length == 0 and window != 5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -193,7 +196,7 @@ def test_a_prefill_on_a_gpu_gets_a_fused_kernel(
     (group,) = see.layout.groups or ()
     see = replace(see, layout=replace(see.layout, groups=(group._replace(causal=causal),)))
     query, key = torch.zeros(1, 6, 6, 16, dtype=dtype), torch.zeros(2, 2, 20, 16, dtype=dtype)
-    ReferenceAttention(see)(query, key, key, None, None)
+    ReferenceAttention(see)(query, key, key, LayerAttention())
     ((mask, heads, kv_heads, grouped),) = found
     if causal:
         assert isinstance(mask, backends.CausalBias)
@@ -410,4 +413,5 @@ def test_a_single_row_sees_no_further_back_than_its_window(cells: int) -> None:
     window, see = 5, seen({0: 1}, [cells - 1])
     query, key, value = torch.randn(1, 2, 1, 8), torch.randn(1, 2, cells, 8), torch.randn(1, 2, cells, 8)
     near = torch.nn.functional.scaled_dot_product_attention(query, key[:, :, -window:], value[:, :, -window:])
-    torch.testing.assert_close(ReferenceAttention(see)(query, key, value, None, window), near.transpose(1, 2))
+    how = LayerAttention(None, Sight(window))
+    torch.testing.assert_close(ReferenceAttention(see)(query, key, value, how), near.transpose(1, 2))

@@ -16,7 +16,7 @@ from support.wording import wording
 from specbench.decoding import TokenTree
 from specbench.engine.attention import choice
 from specbench.engine.attention.backends import ReferenceAttention
-from specbench.engine.attention.interface import UnsupportedAttention
+from specbench.engine.attention.interface import LayerAttention, Sight, UnsupportedAttention
 from specbench.engine.attention.masks import Masks
 from specbench.engine.checks import forward, layer
 from specbench.engine.engine import Engine
@@ -193,20 +193,21 @@ def test_a_scale_off_by_one_per_cent_is_found(family: str, dtype: torch.dtype, m
 
 
 class _SlightlyWrongScale(ReferenceAttention):
-    def __call__(self, query: Any, key: Any, value: Any, scale: float | None, window: int | None) -> Any:
-        return super().__call__(query, key, value, 1.01 * (scale or query.shape[-1] ** -0.5), window)
+    def __call__(self, query: Any, key: Any, value: Any, how: LayerAttention) -> Any:
+        return super().__call__(query, key, value, replace(how, scale=1.01 * (how.scale or query.shape[-1] ** -0.5)))
 
 
 class _IgnoresWindows(ReferenceAttention):
-    def __call__(self, query: Any, key: Any, value: Any, scale: float | None, window: int | None) -> Any:
-        return super().__call__(query, key, value, scale, None)
+    def __call__(self, query: Any, key: Any, value: Any, how: LayerAttention) -> Any:
+        return super().__call__(query, key, value, replace(how, sight=Sight()))
 
 
 class _SeesOneMore(ReferenceAttention):
     """An attention whose windows are a token too wide."""
 
-    def __call__(self, query: Any, key: Any, value: Any, scale: float | None, window: int | None) -> Any:
-        return super().__call__(query, key, value, scale, window and window + 1)
+    def __call__(self, query: Any, key: Any, value: Any, how: LayerAttention) -> Any:
+        window = how.sight.window
+        return super().__call__(query, key, value, replace(how, sight=Sight(window and window + 1)))
 
 
 @pytest.mark.parametrize("wrong", [_SlightlyWrongScale, _IgnoresWindows, _SeesOneMore, _SeesSiblings])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from specbench.common.errors import UsageError
 from specbench.decoding.tree import TokenTree
-from specbench.engine.attention.interface import UnsupportedAttention
+from specbench.engine.attention.interface import LayerAttention, UnsupportedAttention
 from specbench.engine.engine import Engine
 from specbench.engine.layers import compiled
 
@@ -120,4 +120,4 @@ def test_keys_changed_after_the_cache_are_refused() -> None:
     key, value = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 1, 4)
     stored, _ = deferred.update(key, value, 0)
     with pytest.raises(UsageError, check=wording):
-        deferred(torch.zeros(1, 1, 1, 4), stored + 1, value, None, None)
+        deferred(torch.zeros(1, 1, 1, 4), stored + 1, value, LayerAttention())

@@ -90,6 +90,24 @@ SUPPORTED: dict[str, _Recipe] = {
         {"vocab_size": 200, "sliding_window": WINDOW, "num_hidden_layers": 4, "layer_types": _SLIDING_AND_FULL}
         | {"query_pre_attn_scalar": 8, "tie_word_embeddings": False},
     ),
+    "gemma2": (
+        "Gemma2Config",
+        "Gemma2ForCausalLM",
+        {"vocab_size": 109, "sliding_window": WINDOW, "num_hidden_layers": 4, "query_pre_attn_scalar": 8}
+        | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "tie_word_embeddings": False},
+    ),
+    "gpt_oss": (
+        "GptOssConfig",
+        "GptOssForCausalLM",
+        {"vocab_size": 107, "sliding_window": WINDOW, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+        | _MOE,
+    ),
+    "llama4": (
+        "Llama4TextConfig",
+        "Llama4ForCausalLM",
+        {"vocab_size": 127, "intermediate_size_mlp": 48, "num_hidden_layers": 4, "attention_chunk_size": WINDOW}
+        | {"no_rope_layers": [1, 1, 1, 0], "attn_temperature_tuning": False, **_MOE},
+    ),
     "mixtral": ("MixtralConfig", "MixtralForCausalLM", {"vocab_size": 149, **_MOE}),
     "gpt2": (
         "GPT2Config",
@@ -115,15 +133,9 @@ SHARING: dict[str, _Recipe] = {
 
 # What it must refuse, with the words that name the feature.
 REFUSED: dict[str, tuple[_Recipe, str]] = {
-    "soft-capping": (("Gemma2Config", "Gemma2ForCausalLM", {"vocab_size": 97}), "softcap"),
-    "sinks": (("GptOssConfig", "GptOssForCausalLM", {"vocab_size": 97, **_MOE}), "s_aux"),
     "old-style": (
         ("BloomConfig", "BloomForCausalLM", {"vocab_size": 97, "n_layer": 2, "n_head": 4}),
         "AttentionInterface",
-    ),
-    "chunked": (
-        ("Llama4TextConfig", "Llama4ForCausalLM", {"vocab_size": 97, "intermediate_size_mlp": 48, **_MOE}),
-        "chunked_attention",
     ),
     "scale by the cache's length": (
         (

@@ -109,8 +109,17 @@ class Attentions:
         self.notes.append(f"attention is 'reference', because triton cannot run this model here ({why})")
         return True
 
-    def check_shapes(self, shapes: dict[int, LayerShape], heads: Mapping[int, int] | None = None) -> None:
-        """Fall back if a head is larger than the kernels support; raise if that backend was requested by name."""
+    def check_shapes(
+        self, shapes: dict[int, LayerShape], heads: Mapping[int, int] | None = None, *, plain: bool = True
+    ) -> None:
+        """Fall back if a head is larger than the kernels support; raise if that backend was requested by name.
+
+        ``plain``: whether no layer has a soft cap, sinks or chunks, which FlashAttention does not support here.
+        """
+        if not plain:
+            self._rivals = []
+            if self.chain in flash.VERSIONS:
+                raise self._refused("does not support the soft cap, sinks or chunks of this model's attention")
         # A layer that stores no keys reads those of another layer, which has the same number of heads.
         stored = {layer: count for layer, count in (heads or {}).items() if layer in shapes}
         self._group = max((count // shapes[layer][0] for layer, count in stored.items()), default=1)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from specbench.engine.attention.interface import Visibility
+from specbench.engine.attention.interface import LayerAttention, Visibility
 from specbench.engine.fast_paths import fault
 
 
@@ -118,7 +118,7 @@ class FlashAttention:
         self._cells = (visibility.lengths.long()[slots] + rows).int()
         self._slots = slots.int()
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, how: LayerAttention) -> Tensor:
         _, heads, rows, size = query.shape
         sequences = len(self._slots)
         attended = self._call(
@@ -128,7 +128,7 @@ class FlashAttention:
             value.transpose(1, 2),
             self._cells,
             self._slots,
-            scale,
-            window,
+            how.scale,
+            how.sight.window,
         )
         return attended.reshape(1, rows, heads, -1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
@@ -43,15 +44,68 @@ class Visibility:
     rows: Tensor
 
 
+class Sight(NamedTuple):
+    """How far back rows see: the same for all layers of one kind.
+
+    Attributes:
+        window: a row sees only keys less than this many positions before it; None is no limit.
+        chunk: a row sees only keys whose position divided by this number, rounded down, equals its own; None is no
+            limit (Llama 4).
+    """
+
+    window: int | None = None
+    chunk: int | None = None
+
+    @property
+    def limited(self) -> bool:
+        return self.window is not None or self.chunk is not None
+
+    @property
+    def most(self) -> int | None:
+        """The most keys that a row may see; None is no limit."""
+        return min((limit for limit in self if limit is not None), default=None)
+
+    def reaches(self, cells: int) -> bool:
+        """Whether rows of a text of ``cells`` tokens see all of it."""
+        return self.most is None or cells <= self.most
+
+    def earliest(self, position: Tensor) -> Tensor:
+        """The first position that rows at ``position`` see."""
+        first = torch.zeros_like(position)
+        if self.window is not None:
+            first = (position - self.window + 1).clamp(min=0)
+        return first if self.chunk is None else first.maximum(position // self.chunk * self.chunk)
+
+
+EVERYTHING = Sight()
+
+
+@dataclass(frozen=True, eq=False)
+class LayerAttention:
+    """Parameters of a layer's attention.
+
+    Attributes:
+        scale: factor on the scores; None is ``size ** -0.5``.
+        softcap: scores s become softcap · tanh(s / softcap); None leaves them (Gemma 2).
+        sinks: [heads] scores of one more key per head, which has no value (gpt-oss); None is no such key.
+    """
+
+    scale: float | None = None
+    sight: Sight = EVERYTHING
+    softcap: float | None = None
+    sinks: Tensor | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a softmax over visible keys that a sliding window may limit, as every backend computes it."""
+        return self.softcap is None and self.sinks is None and self.sight.chunk is None
+
+
 class Backend(Protocol):
     """Attention of one forward, made from the forward's :class:`Visibility`."""
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, how: LayerAttention) -> Tensor:
         """Attention of [1, heads, N, size] queries to their slots' [S, KV heads, L, size] keys.
-
-        Args:
-            scale: factor on the scores; None is ``size ** -0.5``.
-            window: a row sees only keys less than this many positions before it; None is no limit.
 
         Returns:
             [1, N, heads, value size]; arbitrary finite values for padding.
@@ -61,14 +115,18 @@ class Backend(Protocol):
 
 @dataclass
 class Calls:
-    """Attention parameters of each layer, recorded during one forward, for load-time checks and for step costs.
+    """Attention of each layer, recorded during one forward, for load-time checks and for step costs.
 
-    By layer: sliding window (None: no limit), number of query heads, factor on the scores (None: ``size ** -0.5``).
+    By layer: its parameters, and its number of query heads.
     """
 
-    windows: dict[int, int | None] = field(default_factory=dict)
+    layers: dict[int, LayerAttention] = field(default_factory=dict)
     heads: dict[int, int] = field(default_factory=dict)
-    scales: dict[int, float | None] = field(default_factory=dict)
+
+    @property
+    def windows(self) -> dict[int, int | None]:
+        """The most keys that a row of each layer may see; None is no limit."""
+        return {layer: how.sight.most for layer, how in self.layers.items()}
 
 
 def attend(
@@ -81,6 +139,8 @@ def attend(
     step: Backend | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     calls: Calls | None = None,
     **features: Any,
 ) -> tuple[Tensor, None]:
@@ -94,10 +154,20 @@ def attend(
         )
     if attention_mask is not None:
         raise UnsupportedAttention("this model makes its own attention mask, which the engine does not support yet")
+    how = LayerAttention(scaling, Sight(sliding_window, _chunk(module)), softcap, s_aux)
     if calls is not None:
-        layer = getattr(module, "layer_idx", len(calls.windows))
-        calls.windows[layer], calls.heads[layer], calls.scales[layer] = sliding_window, query.shape[1], scaling
-    return step(query, key, value, scaling, sliding_window), None
+        layer = getattr(module, "layer_idx", len(calls.layers))
+        calls.layers[layer], calls.heads[layer] = how, query.shape[1]
+    return step(query, key, value, how), None
+
+
+def _chunk(module: nn.Module) -> int | None:
+    """Tokens of a chunk if the layer's attention is chunked, which models show only in their own masks."""
+    config, layer = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    kinds = getattr(config, "layer_types", None)
+    if not kinds or layer is None or kinds[layer] != "chunked_attention":
+        return None
+    return int(config.attention_chunk_size)  # type: ignore[union-attr]
 
 
 # Deliberately not in transformers' mask registry: models then make no mask and pass None.

@@ -17,7 +17,7 @@ from specbench.engine.attention.interface import Backend, Calls, UnsupportedAtte
 from specbench.engine.cache import LayerShape, ShapeRecorder
 from specbench.engine.program import Program
 
-_LAYER_TYPES = ("full_attention", "sliding_attention")
+_LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
 
 
 def check_declared(model: Any, capacity: int) -> int | None:
@@ -103,11 +103,12 @@ def learn_layers(
     return recorder.shapes, calls
 
 
-def check_windows(model: Any, windows: Mapping[int, int | None], reach: int) -> None:
+def check_windows(model: Any, calls: Calls, reach: int) -> None:
     """Check that each layer passes the sliding window that the configuration declares to its attention.
 
     A model may apply the window only in its own mask, which the engine does not use, so the window would be lost.
     """
+    windows = {layer: how.sight.window for layer, how in calls.layers.items()}
     if not windows:
         raise UnsupportedAttention("this model's layers do not call the attention that is set for them")
     config = model.config.get_text_config()

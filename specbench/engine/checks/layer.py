@@ -84,7 +84,8 @@ def _inputs(model: Any, shapes: Mapping[int, LayerShape], calls: Calls) -> list[
     for layer in decoder_layers(model):
         index = next((at for m in layer.modules() if isinstance(at := getattr(m, "layer_idx", None), int)), None)
         if index in shapes and index in calls.heads:
-            kind = type(layer), shapes[index], calls.heads[index], calls.windows[index], calls.scales[index]
+            how = calls.layers[index]
+            kind = type(layer), shapes[index], calls.heads[index], how.scale, how.sight, how.softcap, how.sinks is None
             kinds.setdefault(kind, (layer, index))
     found: dict[nn.Module, _Inputs] = {}
 
@@ -150,7 +151,7 @@ def _aimed(cache: StaticCache, backend: Callable[[Visibility], Backend]) -> Back
     device = cache.buffers[0].device
     fields = pack.split(torch.from_numpy(packed).to(device), shape, batch.groups([0]))
     ancestry = TorchOps().ancestry(fields.parents, fields.layout)
-    cache.aim(fields.layout, fields.lengths, TorchOps())
+    cache.aim(fields.layout, fields.lengths, TorchOps(), fields.layout.of_rows(fields.lengths) + ancestry.depth)
     return backend(Visibility(fields.layout, fields.lengths, ancestry.depth, ancestry.rows))
 
 

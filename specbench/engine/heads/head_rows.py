@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.engine.attention.interface import Backend, Visibility
+from specbench.engine.attention.interface import Backend, LayerAttention, Sight, Visibility
 from specbench.engine.cache import StaticCache
 from specbench.engine.layers.pieces import PLAIN, Pieces
 from specbench.engine.layout import Layout
@@ -137,7 +137,7 @@ class HeadRows:
         n, size], which are stored in the cache; ``window``: a row sees only keys less than this many positions before
         it, None is no limit. Returns [S, n, heads, value size].
         """
-        attended = self.step(_flat(query), *self.store(layer, key, value), scale, window)
+        attended = self.step(_flat(query), *self.store(layer, key, value), LayerAttention(scale, Sight(window)))
         return attended[0].unflatten(0, self.tokens.shape)
 
     @cached_property
@@ -149,11 +149,11 @@ class HeadRows:
         if not before:
             return attention
 
-        def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
+        def attend(query: Tensor, key: Tensor, value: Tensor, how: LayerAttention) -> Tensor:
             of_slots = query[0].unflatten(1, (slots, rows))
             empty = of_slots.new_zeros(len(of_slots), slots, before, query.shape[3])
             query = torch.cat([empty, of_slots], dim=2).flatten(1, 2)[None]
-            attended = attention(query, key, value, scale, window)
+            attended = attention(query, key, value, how)
             return attended[0].unflatten(0, (slots, before + rows))[:, before:].flatten(0, 1)[None]
 
         return attend
@@ -284,8 +284,8 @@ class HeadRows:
 def _by_slots(rows: HeadRows) -> Backend:
     """:attr:`HeadRows.step` for a transformers model, whose queries are [S, heads, n, size]."""
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-        return rows.step(_flat(query), key, value, scale, window)[0].unflatten(0, rows.tokens.shape)
+    def attend(query: Tensor, key: Tensor, value: Tensor, how: LayerAttention) -> Tensor:
+        return rows.step(_flat(query), key, value, how)[0].unflatten(0, rows.tokens.shape)
 
     return attend
 

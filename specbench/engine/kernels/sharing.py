@@ -10,9 +10,19 @@ import triton.language as tl
 
 
 @triton.jit
+def first_seen(position, window, chunked: tl.constexpr):
+    """The first position that a row at ``position`` sees: of the last ``window``, or of its chunk of this size."""
+    if chunked:
+        return position // window * window
+    else:
+        return tl.maximum(position + 1 - window, 0)
+
+
+@triton.jit
 def plan(
     length, count, tiles, window, share, most,
-    has_window: tl.constexpr, block_n: tl.constexpr, min_tiles: tl.constexpr, direct: tl.constexpr,
+    has_window: tl.constexpr, chunked: tl.constexpr, block_n: tl.constexpr, min_tiles: tl.constexpr,
+    direct: tl.constexpr,
 ):  # fmt: skip
     """Divide a slot's cells among the splits of each of its tiles: first the prefix in blocks, then the tree's rows.
 
@@ -26,7 +36,8 @@ def plan(
     """
     first = 0
     if has_window:
-        first = tl.maximum(length + 1 - window, 0)  # the root sees furthest back; its depth is 0
+        # The root sees furthest back; its depth is 0.
+        first = first_seen(length, window, chunked)
     prefix_blocks = (length - first + block_n - 1) // block_n
     blocks = prefix_blocks + (count + block_n - 1) // block_n
     if direct:
@@ -40,8 +51,8 @@ def plan(
 @triton.jit
 def place_of(
     program, counts, lengths, slots, height, programs_each, window, share, most,
-    has_window: tl.constexpr, block_n: tl.constexpr, min_tiles: tl.constexpr, direct: tl.constexpr,
-    block_s: tl.constexpr,
+    has_window: tl.constexpr, chunked: tl.constexpr, block_n: tl.constexpr, min_tiles: tl.constexpr,
+    direct: tl.constexpr, block_s: tl.constexpr,
 ):  # fmt: skip
     """Find which slot a program works on.
 
@@ -56,7 +67,7 @@ def place_of(
     if not direct:
         length = tl.load(lengths + every, mask=every < slots, other=0).to(tl.int32)
         _, _, _, splits, _ = plan(
-            length, count, programs, window, share, most, has_window, block_n, min_tiles, direct
+            length, count, programs, window, share, most, has_window, chunked, block_n, min_tiles, direct
         )  # fmt: skip
         programs *= splits
     ends = tl.cumsum(programs, 0)

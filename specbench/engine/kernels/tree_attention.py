@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from triton.runtime import driver
 
+from specbench.engine.attention.interface import LayerAttention
 from specbench.engine.kernels import dependent, tiles
 from specbench.engine.kernels.bits import OPTIONS
 from specbench.engine.kernels.dependent import counters
@@ -64,8 +65,7 @@ def tree_attention(
     lengths: Tensor,
     bits: Tensor,
     depth: Tensor,
-    scale: float | None = None,
-    window: int | None = None,
+    how: LayerAttention,
     *,
     splits: int | None = None,
     tile: Tile | None = None,
@@ -91,9 +91,8 @@ def tree_attention(
         bits: int32 [N, W], contiguous. Bit j % 32 of word j // 32 of a row is set when the j-th row of its slot is this
             row or one of its ancestors; parents come before their children, so no bit above the row's own is set.
         depth: integer [N], contiguous. A row's depth in its tree; a root's is 0.
-        scale: factor on the scores; None is ``D ** -0.5``.
-        window: a row sees only keys less than this many positions before it; None is no limit. A position is the cell
-            in the cache, and ``length + depth`` in the tree.
+        how: parameters of the layer's attention. A position is the cell in the cache, and ``length + depth`` in the
+            tree. A window and chunks exclude each other.
         splits: programs for one slot and KV head; default from :func:`tiles.share_for`.
         tile: shape of a program; default from :func:`tiles.tile_for`.
         joins: whether the last split of a tile joins all of its splits, rather than a second kernel; by default for
@@ -103,9 +102,9 @@ def tree_attention(
         [1, N, H, Dv], contiguous, in the dtype of ``query``; zeros for padding.
 
     Raises:
-        ValueError: shapes, strides, dtypes, ``window`` or ``splits`` do not fit, or the layout has no height.
+        ValueError: shapes, strides, dtypes, ``how`` or ``splits`` do not fit, or the layout has no height.
     """
-    _check(query, keys, values, layout, lengths, bits, depth, window, splits)
+    _check(query, keys, values, layout, lengths, bits, depth, how, splits)
     _, heads, rows, key_size = query.shape
     slots, kv_heads, capacity, value_size = values.shape
     group, height = heads // kv_heads, layout.height
@@ -132,15 +131,18 @@ def tree_attention(
     # A tile has rows of one slot only, so slots with few rows make more tiles; and a slot may use its share of splits.
     grid = tiles.most_tiles(rows, slots, height) * programs_each + (0 if direct else slots * share)
     by_slot = layout.first, layout.count, lengths
+    sinks = out if how.sinks is None else how.sinks
     shape = {
         "height": height,
         "programs_each": programs_each,
-        "window": window or 0,
+        "window": how.sight.most or 0,
         "share": share,
         "most": most,
         "group": group,
         "value_size": value_size,
-        "has_window": window is not None,
+        "has_window": how.sight.limited,
+        "chunked": how.sight.chunk is not None,
+        "has_sinks": how.sinks is not None,
         "block_n": tile.block_n,
         "min_tiles": min_tiles,
     }
@@ -157,7 +159,9 @@ def tree_attention(
         maxima,
         totals,
         arrivals,
-        (key_size**-0.5 if scale is None else scale) * _LOG2_E,
+        sinks,
+        (key_size**-0.5 if how.scale is None else how.scale) * _LOG2_E,
+        (how.softcap or 0.0) * _LOG2_E,
         slots,
         rows,
         bits.shape[1],
@@ -170,6 +174,7 @@ def tree_attention(
         v_head=values.stride(1),
         v_cell=values.stride(2),
         key_size=key_size,
+        capped=how.softcap is not None,
         direct=direct,
         joins=joins,
         block_m=tile.block_m,
@@ -192,6 +197,7 @@ def tree_attention(
             layout.slot,
             *by_slot,
             out,
+            sinks,
             slots,
             block_c=1 << (most - 1).bit_length(),
             block_v=block_v,
@@ -210,7 +216,7 @@ def _check(
     lengths: Tensor,
     bits: Tensor,
     depth: Tensor,
-    window: int | None,
+    how: LayerAttention,
     splits: int | None,
 ) -> None:
     """Raise ValueError for tensors that the kernels would misread; values are on the device and are not checked."""
@@ -236,7 +242,11 @@ def _check(
         )
     if bits.dtype != torch.int32 or not (lengths.is_contiguous() and bits.is_contiguous() and depth.is_contiguous()):
         raise ValueError("bits must be int32, and lengths, bits and depth contiguous")
-    if window is not None and window < 1:
-        raise ValueError(f"a window of {window} would hide a row from itself")
+    if how.sight.most is not None and how.sight.most < 1:
+        raise ValueError(f"a window of {how.sight.most} would hide a row from itself")
+    if None not in how.sight:
+        raise ValueError("a layer cannot have both a window and chunks here")
+    if how.sinks is not None and (how.sinks.shape != (heads,) or not how.sinks.is_contiguous()):
+        raise ValueError(f"{heads} contiguous sinks are wanted, not {[*how.sinks.shape]}")
     if splits is not None and splits < 1:
         raise ValueError(f"splits must be 1 or more, not {splits}")

@@ -15,12 +15,13 @@ import triton.language as tl
 
 from specbench.engine.kernels.bits import UNALIGNED
 from specbench.engine.kernels.dependent import wait_for_inputs
-from specbench.engine.kernels.sharing import place_of, plan
+from specbench.engine.kernels.sharing import first_seen, place_of, plan
 
 # Start of a maximum instead of -inf: the difference of two such values is 0, not NaN, and a row that sees no cell of a
 # split gets the weight 0.
 _LOWEST = tl.constexpr(-1.0e30)
 _HIDDEN = tl.constexpr(float("-inf"))
+_LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -63,6 +64,23 @@ def _products(
 
 
 @triton.jit
+def _capped(products, scale, softcap, capped: tl.constexpr):
+    """Scores in base 2; ``scale`` and ``softcap`` include log2(e). tanh(x) = 1 - 2 / (exp(2x) + 1)."""
+    scores = products * scale
+    if capped:
+        scores = softcap * (1.0 - 2.0 / (tl.exp2(scores * (2.0 * _LOG2_E) / softcap) + 1.0))
+    return scores
+
+
+@triton.jit
+def _with_sink(total, highest, sinks, head, alive, has_sinks: tl.constexpr):
+    """Add the weight of a head's sink, which has no value, to the sum of a row's weights."""
+    if has_sinks:
+        total += tl.exp2(tl.load(sinks + head, mask=alive, other=0.0).to(tl.float32) * _LOG2_E - highest)
+    return total
+
+
+@triton.jit
 def _absorb(scores, v, acc, highest, total):
     """Do one step of the online softmax in base 2.
 
@@ -96,7 +114,9 @@ def attend(
     maxima,
     totals,
     arrivals,
+    sinks,
     scale,
+    softcap,
     slots,
     rows,
     words,
@@ -117,6 +137,9 @@ def attend(
     key_size: tl.constexpr,
     value_size: tl.constexpr,
     has_window: tl.constexpr,
+    chunked: tl.constexpr,
+    capped: tl.constexpr,
+    has_sinks: tl.constexpr,
     direct: tl.constexpr,
     joins: tl.constexpr,
     block_m: tl.constexpr,
@@ -133,18 +156,18 @@ def attend(
 
     Grid (enough programs for any layout of the rows, KV heads): the slots' rows and lengths determine what each program
     does, and programs that read the same cells are adjacent, so that they share L2. A tile is ``height`` rows of a
-    slot; ``programs_each`` programs divide its packed rows if these are more than ``block_m``. ``scale`` includes
-    log2(e). A tile with a single split (always with ``direct``) stores its result in ``out`` [N, H, Dv]; other tiles
-    store it in ``partial`` fp32 [S, Hkv, share, height x G, Dv] with ``maxima`` and ``totals``
-    [S, Hkv, share, height x G]. With ``joins`` the last split of a tile reads these and writes ``out``; ``arrivals``
-    int32 [S, Hkv, share] is zero before and after the launch.
+    slot; ``programs_each`` programs divide its packed rows if these are more than ``block_m``. ``scale`` and
+    ``softcap`` include log2(e); with ``chunked``, ``window`` is the size of chunks. A tile with a single split (always
+    with ``direct``) stores its result in ``out`` [N, H, Dv]; other tiles store it in ``partial`` fp32 [S, Hkv, share,
+    height x G, Dv] with ``maxima`` and ``totals`` [S, Hkv, share, height x G]. With ``joins`` the last split of a tile
+    reads these and writes ``out``; ``arrivals`` int32 [S, Hkv, share] is zero before and after the launch.
     """
     wait_for_inputs(PDL)
     kv_head = tl.program_id(1)
     heads = tl.num_programs(1) * group
     slot, place = place_of(
         tl.program_id(0), counts, lengths, slots, height, programs_each, window, share, most,
-        has_window, block_n, min_tiles, direct, block_s,
+        has_window, chunked, block_n, min_tiles, direct, block_s,
     )  # fmt: skip
     at_v = tl.arange(0, block_v)
     in_v = (at_v < value_size)[None, :]
@@ -160,7 +183,7 @@ def attend(
     length = tl.load(lengths + slot).to(tl.int32)
     tiles = (count + height - 1) // height * programs_each
     first, prefix_blocks, per_split, splits, room = plan(
-        length, count, tiles, window, share, most, has_window, block_n, min_tiles, direct
+        length, count, tiles, window, share, most, has_window, chunked, block_n, min_tiles, direct
     )
     split = place // tiles
     tile = place % tiles // programs_each
@@ -178,6 +201,7 @@ def attend(
     q_from = query + (root + row) * q_row + (kv_head * group + head) * q_head
     q = tl.load(q_from[:, None] + at_k[None, :], mask=alive[:, None] & (at_k < key_size)[None, :], other=0.0)
     row_depth = tl.load(depth + root + row, mask=alive, other=0).to(tl.int32)
+    row_first = first_seen(length + row_depth, window, chunked)
 
     # A slot times the stride of a long cache can exceed 2^31; offsets of a step's rows cannot.
     k_base = keys + slot.to(tl.int64) * k_slot + kv_head.to(tl.int64) * k_head
@@ -200,10 +224,9 @@ def attend(
         products = _products(q, q_from, k_tile, k_at, alive, there, key_size, block_m, block_n, block_k, chunk)
         v = tl.load(v_base + at.to(tl.int64) * v_cell + v_at, mask=there[:, None] & in_v, other=0.0)
         # every row sees every cell of the prefix, so cells after it are hidden by adding one number per column
-        scores = products * scale + tl.where(there, 0.0, _HIDDEN)[None, :]
+        scores = _capped(products, scale, softcap, capped) + tl.where(there, 0.0, _HIDDEN)[None, :]
         if has_window:
-            near = (at - length + at_n)[None, :] > (row_depth - window)[:, None]
-            scores = tl.where(near, scores, _HIDDEN)
+            scores = tl.where((at + at_n)[None, :] >= row_first[:, None], scores, _HIDDEN)
         acc, highest, total = _absorb(scores, v, acc, highest, total)
 
     stop = tl.minimum(start + per_split, seen)
@@ -214,7 +237,7 @@ def attend(
         k_tile = k_base + at.to(tl.int64) * k_cell
         products = _products(q, q_from, k_tile, k_at, alive, there, key_size, block_m, block_n, block_k, chunk)
         v = tl.load(v_base + at.to(tl.int64) * v_cell + v_at, mask=there[:, None] & in_v, other=0.0)
-        scores = products * scale
+        scores = _capped(products, scale, softcap, capped)
         visible = tl.full([block_m, block_n], 0, tl.int32)
         for part in tl.static_range((block_n + 31) // 32):
             at_word = tl.minimum(column // 32 + part, (count - 1) // 32)  # `there` hides bits of a repeated last word
@@ -224,11 +247,12 @@ def attend(
         visible = (visible != 0) & there[None, :]
         if has_window:
             column_depth = tl.load(depth + root + column + at_n, mask=there, other=0).to(tl.int32)
-            visible = visible & (column_depth[None, :] > (row_depth - window)[:, None])
+            visible = visible & ((length + column_depth)[None, :] >= row_first[:, None])
         acc, highest, total = _absorb(tl.where(visible, scores, _HIDDEN), v, acc, highest, total)
 
     stored = alive[:, None] & in_v
     if direct or splits == 1:
+        total = _with_sink(total, highest, sinks, kv_head * group + head, alive, has_sinks)
         result = acc / tl.where(total > 0, total, 1.0)[:, None]
         to = out + ((root + row) * heads + kv_head * group + head) * value_size
         tl.store(to[:, None] + at_v[None, :], result.to(out.dtype.element_ty), mask=stored)
@@ -260,6 +284,7 @@ def attend(
                     part = tl.load(totals + line, mask=alive, other=0.0, cache_modifier=".cg")
                     highest, total = above, total * fade + part * weight
                     line += lines
+                total = _with_sink(total, highest, sinks, kv_head * group + head, alive, has_sinks)
                 result = acc / tl.where(total > 0, total, 1.0)[:, None]
                 to = out + ((root + row) * heads + kv_head * group + head) * value_size
                 tl.store(to[:, None] + at_v[None, :], result.to(out.dtype.element_ty), mask=stored)
@@ -279,6 +304,7 @@ def combine(
     counts,
     lengths,
     out,
+    sinks,
     slots,
     height,
     programs_each,
@@ -288,6 +314,8 @@ def combine(
     group: tl.constexpr,
     value_size: tl.constexpr,
     has_window: tl.constexpr,
+    chunked: tl.constexpr,
+    has_sinks: tl.constexpr,
     block_n: tl.constexpr,
     block_c: tl.constexpr,
     block_v: tl.constexpr,
@@ -307,7 +335,7 @@ def combine(
     count, length = tl.load(counts + slot), tl.load(lengths + slot).to(tl.int32)
     tiles = (count + height - 1) // height * programs_each
     _, _, _, splits, room = plan(
-        length, count, tiles, window, share, most, has_window, block_n, min_tiles, False
+        length, count, tiles, window, share, most, has_window, chunked, block_n, min_tiles, False
     )  # fmt: skip
     if splits == 1:
         return
@@ -317,8 +345,11 @@ def combine(
     line = (slot.to(tl.int64) * tl.num_programs(2) + tl.program_id(2)) * share + row // height * room + split
     line = line * (height * group) + row % height * group + head
     highest = tl.load(maxima + line, mask=written, other=_LOWEST)
-    weight = tl.exp2(highest - tl.max(highest, 0))
+    above = tl.max(highest, 0)
+    weight = tl.exp2(highest - above)
     total = tl.sum(weight * tl.load(totals + line, mask=written, other=0.0), 0)
+    if has_sinks:
+        total += tl.exp2(tl.load(sinks + tl.program_id(2) * group + head).to(tl.float32) * _LOG2_E - above)
     at_v = tl.program_id(1) * block_v + tl.arange(0, block_v)
     in_v = at_v < value_size
     acc = tl.load(partial + (line * value_size)[:, None] + at_v[None, :], mask=written[:, None] & in_v, other=0.0)

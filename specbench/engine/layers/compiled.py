@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specbench.engine.attention.interface import Backend, UnsupportedAttention
+from specbench.engine.attention.interface import Backend, LayerAttention, Sight, UnsupportedAttention
 from specbench.engine.cache import StaticCache
 from specbench.engine.program import decoder_layers
 
@@ -100,30 +100,43 @@ class _Deferred:
     def get_seq_length(self, *_: Any, **__: Any) -> int:
         return 0
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, how: LayerAttention) -> Tensor:
         stored, self.stored = self.stored, None
         if stored is None or stored[0] is not key or stored[1] is not value:
             raise UnsupportedAttention(
                 "cannot compile this model's layers: they change keys or values after storing them; leave --compile out"
             )
-        result: Tensor = torch.ops.specbench.attend(query, key, value, stored[2], scale, window)
+        result: Tensor = torch.ops.specbench.attend(
+            query, key, value, stored[2], how.scale, *how.sight, how.softcap, how.sinks
+        )
         return result
 
 
 torch.library.define(
     "specbench::attend",
-    "(Tensor query, Tensor key, Tensor value, SymInt layer, float? scale, SymInt? window) -> Tensor",
+    "(Tensor query, Tensor key, Tensor value, SymInt layer, float? scale, SymInt? window, SymInt? chunk, "
+    "float? softcap, Tensor? sinks) -> Tensor",
 )
 
 
 @torch.library.impl("specbench::attend", "CompositeExplicitAutograd")
-def _(query: Tensor, key: Tensor, value: Tensor, layer: int, scale: float | None, window: int | None) -> Tensor:
+def _(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layer: int,
+    scale: float | None,
+    window: int | None,
+    chunk: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
     assert _Serving.step is not None
     keys, values = _Serving.cache.update(key, value, layer)
-    return _Serving.step(query, keys, values, scale, window).contiguous()
+    return _Serving.step(query, keys, values, LayerAttention(scale, Sight(window, chunk), softcap, sinks)).contiguous()
 
 
 @torch.library.register_fake("specbench::attend")
-def _(query: Tensor, key: Tensor, value: Tensor, layer: int, scale: float | None, window: int | None) -> Tensor:
+def _(query: Tensor, key: Tensor, value: Tensor, *_given: Any) -> Tensor:
     slots, heads, rows, _ = query.shape
     return query.new_empty(slots, rows, heads, value.shape[3])

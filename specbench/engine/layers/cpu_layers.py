@@ -109,8 +109,11 @@ class OwnLayers(Forwards):
         found.output, found.gate, found.down = map(self._linear, (attention.output, mlp.inputs[0], mlp.down))
         if len(mlp.inputs) > 1:
             found.up = self._linear(mlp.inputs[1])
-        scale = heads.size**-0.5 if heads.scale is None else heads.scale
-        found.heads = library.Heads(heads.heads, heads.kv_heads, heads.size, heads.value_size, heads.window or 0, scale)
+        if not heads.how.plain:
+            raise Unlike("its attention has a soft cap, sinks or chunks")
+        scale = heads.size**-0.5 if heads.how.scale is None else heads.how.scale
+        window = heads.how.sight.window or 0
+        found.heads = library.Heads(heads.heads, heads.kv_heads, heads.size, heads.value_size, window, scale)
         found.hidden, found.inner = found.output.out, found.down.in_
         keys, values = cache.stored(attention.index)
         found.activation, found.type = library.ACTIVATIONS[mlp.activation], library.TYPES[keys.dtype]

@@ -49,7 +49,7 @@ class FusedLayer:
         heads = self.parts.attention.heads
         sizes = heads.heads * heads.size, heads.kv_heads * heads.size, heads.kv_heads * heads.value_size
         query, keys, values = self._turned(self.products[0](normed).split(sizes, -1), rotary, cache)
-        return self.products[1](step(query, keys, values, heads.scale, heads.window).flatten(2)[0])
+        return self.products[1](step(query, keys, values, heads.how).flatten(2)[0])
 
     def keep(self, rows: Tensor, rotary: FlatRotary, cache: KeyValues) -> None:
         """Store the keys and values of rows [N, width], which need no other result of the layer."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from specbench.engine.attention.interface import Calls
+from specbench.engine.attention.interface import Calls, LayerAttention, Sight
 from specbench.engine.cache import StaticCache
 from specbench.engine.fast_paths import reason, triton_fault
 from specbench.engine.layers.fused_layer import TOLERANCE, FusedLayer, Fusions, add_norm
@@ -143,7 +143,8 @@ def _fault(expected: Tensor, ours: Callable[[], Tensor]) -> str:
 def _parts(layer: nn.Module, cache: StaticCache) -> Parts:
     attention: Any = layer.self_attn
     index, heads = attention.layer_idx, attention.q_proj.out_features // attention.head_dim
-    calls = Calls({index: attention.sliding_window}, {index: heads}, {index: attention.scaling})
+    how = LayerAttention(attention.scaling, Sight(attention.sliding_window))
+    calls = Calls({index: how}, {index: heads})
     return parts_of(layer, cache.shapes, calls, apart=("hidden_norm", "input_layernorm"))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from specbench.engine.attention.interface import Calls
+from specbench.engine.attention.interface import Calls, LayerAttention
 from specbench.engine.cache import LayerShape
 
 ACTIVATIONS = ("silu", "swish", "gelu_pytorch_tanh")
@@ -42,14 +42,13 @@ class Norm:
 
 @dataclass(frozen=True)
 class Heads:
-    """Sizes of a layer's attention; with a ``window`` a row sees only keys less than this many positions before it."""
+    """Sizes and parameters of a layer's attention."""
 
     heads: int
     kv_heads: int
     size: int
     value_size: int
-    window: int | None
-    scale: float | None
+    how: LayerAttention
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ def _attention(attention: nn.Module, modules: _Modules, shapes: dict[int, LayerS
         if norms[-1] and norms[-1].weight.numel() != size:
             raise Unlike(f"its {name} does not normalize single heads")
     output = modules.linear("self_attn.o_proj")
-    sizes = Heads(heads, kv_heads, size, value_size, calls.windows[index], calls.scales[index])
+    sizes = Heads(heads, kv_heads, size, value_size, calls.layers[index])
     return Attention(attention, index, tuple(inputs), norms[0], norms[1], output, sizes)
 
 

@@ -14,6 +14,7 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
 from specbench.decoding.tree import TokenTree
+from specbench.engine.attention.interface import LayerAttention
 from specbench.engine.kernels.gated import gated
 from specbench.engine.kernels.norm import add_norm
 from specbench.engine.kernels.rotate import rotate
@@ -105,7 +106,7 @@ def test_norms_rotation_and_store(
     expected_keys, expected_values = keys.clone(), values.clone()
     linear = nn.Linear(1, 1)
     attention = Attention(
-        nn.Identity(), 0, (linear,), of_query, of_key, linear, Heads(queries, kv, size, value_size, None, None)
+        nn.Identity(), 0, (linear,), of_query, of_key, linear, Heads(queries, kv, size, value_size, LayerAttention())
     )
     found = rotate((query, key, value), attention, (cos, sin), keys, values, layout, lengths)
 

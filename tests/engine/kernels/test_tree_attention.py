@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specbench.decoding.tree import TokenTree
 from specbench.engine.attention.backends import ReferenceAttention
-from specbench.engine.attention.interface import Visibility
+from specbench.engine.attention.interface import LayerAttention, Sight, Visibility
 from specbench.engine.kernels import tree_attention as launch
 from specbench.engine.kernels.bits import tree_bits_by_torch
 from specbench.engine.kernels.tiles import Tile
@@ -43,6 +43,9 @@ class Case:
     value_size: int = 16
     dtype: torch.dtype = torch.float32
     window: int | None = None
+    chunk: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
     splits: int | None = 1
     tile: Tile | None = None
     joins: bool | None = None
@@ -61,10 +64,16 @@ class Inputs:
     depth: Tensor
     reach: Tensor
 
-    def call(self, **options: Any) -> Tensor:
+    def call(self, how: LayerAttention = LayerAttention(), **options: Any) -> Tensor:  # noqa: B008
         return tree_attention(
-            self.query, self.keys, self.values, self.layout, self.lengths, self.bits, self.depth, **options
+            self.query, self.keys, self.values, self.layout, self.lengths, self.bits, self.depth, how, **options
         )
+
+
+def how(case: Case, device: str) -> LayerAttention:
+    """Scores are about 1, so the cap is small; the sinks weigh from nothing to more than all keys."""
+    sinks = torch.linspace(-3, 6, case.kv_heads * case.group, device=device) if case.sinks else None
+    return LayerAttention(None, Sight(case.window, case.chunk), case.softcap, sinks)
 
 
 def inputs(case: Case, device: str) -> Inputs:
@@ -99,20 +108,20 @@ def inputs(case: Case, device: str) -> Inputs:
     )
 
 
-def oracle(given: Inputs, window: int | None) -> Tensor:
+def oracle(given: Inputs, how: LayerAttention) -> Tensor:
     """In fp32, as if nothing were known of the layout."""
     see = ReferenceAttention(Visibility(given.layout, given.lengths, given.depth, given.reach))
-    return see(given.query.float(), given.keys.float(), given.values.float(), None, window)
+    return see(given.query.float(), given.keys.float(), given.values.float(), how)
 
 
 def check(case: Case, device: str) -> Tensor:
     given = inputs(case, device)
     # Of a slot without rows nothing is read, but the oracle reads all that it then hides.
-    want = oracle(given, case.window)
+    want = oracle(given, how(case, device))
     for buffer in (given.keys, given.values):
         for slot, (length, rows) in enumerate(zip(case.lengths, case.sizes, strict=True)):
             buffer[slot, :, length + rows if rows else 0 :] = float("nan" if slot % 2 else "inf")
-    got = given.call(window=case.window, splits=case.splits, tile=case.tile, joins=case.joins)
+    got = given.call(how(case, device), splits=case.splits, tile=case.tile, joins=case.joins)
     real = given.layout.real
     assert got.is_contiguous()
     assert got.dtype == case.dtype
@@ -214,6 +223,30 @@ def test_windows_count_positions_not_cells(window: int, splits: int, device: str
     check(replace(base, lengths=(90,), sizes=(40,), chain=True), device)
 
 
+@pytest.mark.parametrize(("chunk", "splits"), [(1, 1), (7, 3), (32, 1), (90, 3), (91, 2), (500, 3)])
+def test_chunks_begin_at_multiples_of_their_size(chunk: int, splits: int, device: str) -> None:
+    """Also where a path crosses from one chunk into the next."""
+    base = Case(chunk=chunk, splits=splits, height=64, tile=replace(FLAT, block_m=64))
+    check(replace(base, lengths=(90, 4, 0, 2), sizes=(30, 7, 40, 0), spare=1), device)
+    check(replace(base, lengths=(90,), sizes=(40,), chain=True), device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=["fp32", "half"])
+@pytest.mark.parametrize(("softcap", "sinks"), [(0.7, False), (None, True), (50.0, True)])
+@pytest.mark.parametrize(("splits", "joins", "window"), [(1, None, None), (5, True, 33), (5, False, None)])
+def test_capped_scores_and_sinks(
+    softcap: float | None,
+    sinks: bool,
+    splits: int,
+    joins: bool | None,
+    window: int | None,
+    dtype: torch.dtype,
+    device: str,
+) -> None:
+    case = Case(softcap=softcap, sinks=sinks, splits=splits, joins=joins, window=window, dtype=dtype)
+    check(replace(case, lengths=(130, 0, 31), sizes=(9, 3, 1), kv_heads=2, group=3, spare=2), device)
+
+
 def test_any_group_of_heads_whatever_the_height(device: str) -> None:
     for kv_heads, group, height in ((1, 1, 16), (1, 7, 2), (3, 3, 1), (2, 16, 1), (1, 20, 5), (1, 4, 1)):
         case = Case(lengths=(33,), sizes=(6,), kv_heads=kv_heads, group=group, height=height, splits=None, spare=1)
@@ -228,6 +261,8 @@ any_case = given(
     group=st.sampled_from([1, 3, 4, 7]),
     key_size=st.sampled_from([16, 24, 48]),
     window=st.none() | st.integers(1, 110),
+    softcap=st.sampled_from([None, 1.0]),
+    sinks=st.booleans(),
     splits=st.integers(1, 9),
     seed=st.integers(0, 99),
 )
@@ -297,7 +332,7 @@ def test_one_capture_serves_every_length() -> None:
     for lengths in ((500, 1), (0, 77), (256, 255)):
         given.lengths.copy_(torch.tensor(lengths))
         graph.replay()
-        want = oracle(given, None)
+        want = oracle(given, LayerAttention())
         assert (got - want).abs().max() <= TOLERANCE[torch.float32] * want.abs().max()
 
 
@@ -309,7 +344,9 @@ def test_one_capture_serves_every_length() -> None:
         ({"values": torch.zeros(1, 2, 45, 16).half()}, {}),
         ({"query": torch.zeros(1, 2, 16, 5).transpose(2, 3)}, {}),
         ({"lengths": torch.zeros(2, dtype=torch.int32)}, {}),
-        ({}, {"window": 0}),
+        ({}, {"how": LayerAttention(None, Sight(0))}),
+        ({}, {"how": LayerAttention(None, Sight(4, 4))}),
+        ({}, {"how": LayerAttention(sinks=torch.zeros(3))}),
         ({}, {"splits": 0}),
     ],
 )
