@@ -22,5 +22,6 @@ if TYPE_CHECKING:
     from specbench.models.names import EXPORTED as EXPORTED
     from specbench.models.names import resolve as resolve
     from specbench.models.notes import notes_on as notes_on
+    from specbench.models.template_args import parse_template_args as parse_template_args
 else:
     __getattr__, __dir__ = door(__name__)

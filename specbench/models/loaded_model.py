@@ -11,6 +11,7 @@ from typing import Any
 
 from specbench.common import Prompt, UsageError, one_line
 from specbench.models import chat, control
+from specbench.models.template_args import check_template_args
 from specbench.results import ModelSpec
 
 # A text with more characters than this per position of the context will hardly fit, so it is tokenised in parts.
@@ -27,6 +28,7 @@ class LoadedModel:
         pad_id: token id for padding.
         context: number of positions of the model; None if its configuration does not name it.
         now: local time for chat templates that write it: the time of loading, for all texts.
+        template_args: further arguments of the chat template.
         doubles: control tokens that were removed as duplicates -> number of such texts so far.
     """
 
@@ -38,6 +40,7 @@ class LoadedModel:
     spec: ModelSpec
     now: datetime = field(default_factory=datetime.now)
     doubles: Counter[int] = field(default_factory=Counter, compare=False)
+    template_args: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def vocab_size(self) -> int:
@@ -57,6 +60,17 @@ class LoadedModel:
         """Return the same model with another time for its chat template."""
         return replace(self, now=now, doubles=Counter())
 
+    def with_template_args(self, args: Mapping[str, Any]) -> LoadedModel:
+        """Return the same model with arguments for its chat template, which are recorded.
+
+        Raises:
+            UsageError: the model has no chat template, or one that does not use an argument.
+        """
+        template = getattr(self.tokenizer, "chat_template", None)
+        check_template_args(args, None if template is None else str(template), self.spec.name)
+        spec = self.spec.model_copy(update={"template_args": dict(args)})
+        return replace(self, template_args=dict(args), spec=spec)
+
     @cached_property
     def control_ids(self) -> frozenset[int]:
         """See :func:`specbench.models.control.control_ids`."""
@@ -74,7 +88,7 @@ class LoadedModel:
             return self._single(self._ids(prompt, prompt.text), dict)
         turns = [{"role": role, "content": text} for role, text in (*prompt.history, ("user", prompt.text))]
         try:
-            rendered = chat.render(self.tokenizer, turns, self.now, add_generation_prompt=True)
+            rendered = self._rendered(turns, add_generation_prompt=True)
         # A template may refuse system prompts or turns that do not alternate; a broken one may raise any Python error.
         except chat.TemplateFault as fault:
             raise UsageError(
@@ -85,9 +99,7 @@ class LoadedModel:
         def intended() -> dict[int, int]:
             """Return the runs of control tokens that the template writes around turns without such tokens."""
             try:
-                own = chat.render(
-                    self.tokenizer, [{**turn, "content": "x"} for turn in turns], self.now, add_generation_prompt=True
-                )
+                own = self._rendered([{**turn, "content": "x"} for turn in turns], add_generation_prompt=True)
             except chat.TemplateFault:
                 return {}
             return control.longest_runs(self._ids(prompt, own, add_special_tokens=False), self.control_ids)
@@ -107,12 +119,15 @@ class LoadedModel:
             how: ``add_generation_prompt`` or ``continue_final_message``, as in transformers.
         """
         try:
-            return chat.render(self.tokenizer, turns, self.now, **how)
+            return self._rendered(turns, **how)
         except chat.TemplateFault as fault:
             raise UsageError(
                 f"cannot render a conversation with the chat template of {self.spec.name}: {fault}; change its turns "
                 "or choose another model"
             ) from fault
+
+    def _rendered(self, turns: Sequence[Mapping[str, str]], **how: bool) -> str:
+        return chat.render(self.tokenizer, turns, self.now, **self.template_args, **how)
 
     def _ids(self, prompt: Prompt, text: str, **how: bool) -> list[int]:
         """Return the token ids of a text.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, partialmethod
 from pathlib import Path
@@ -39,6 +39,7 @@ def load(
     device: str = "auto",
     revision: str | None = None,
     trust_remote_code: bool = False,
+    template_args: Mapping[str, Any] | None = None,
 ) -> LoadedModel:
     """Load a model by name.
 
@@ -48,9 +49,10 @@ def load(
         device: "cpu", "cuda", "cuda:N" or "auto": the first CUDA device, else the CPU.
         trust_remote_code: run the Python code in a model's folder or repository. Without it, the user is not asked
             either.
+        template_args: arguments of the chat template for all prompts, such as ``{"enable_thinking": False}``.
 
     Raises:
-        UsageError: the model or dtype is unknown, or the files are not a causal LM (without running their code).
+        UsageError: the model, dtype or an argument of the template is unknown, or the files are not a causal LM (without running their code).
         EnvironmentRefused: the device is missing, the hub cannot be reached, or there is not enough memory.
     """
     transformers_logging.set_verbosity_error()
@@ -69,7 +71,8 @@ def load(
             checkpoint.check_numbers(model, source.shown)
             if short:
                 round_weights(model)
-            return _described(source, model, tokenizer, precision, where, revision, trust_remote_code)
+            made = _described(source, model, tokenizer, precision, where, revision, trust_remote_code)
+        return made.with_template_args(template_args or {})
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise EnvironmentRefused(
             f"cannot load {source.name} in {dtype}: out of memory; choose a smaller model or dtype"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import field_validator
 
 from specbench.common import Flags, UsageError, flag, flag_of, parse_flags, temperature_fault, unknown_name
-from specbench.models import DEFAULT_MODEL, DTYPES
+from specbench.models import DEFAULT_MODEL, DTYPES, parse_template_args
 
 if TYPE_CHECKING:
     from specbench.results import SamplingSpec
@@ -45,6 +45,10 @@ class Loading(Flags):
     device: str = flag("auto", "--device", help="cpu, cuda, cuda:N or auto.")
     revision: str | None = flag(None, "--revision", help="Hub revision of the model.")
     trust_remote_code: bool = flag(False, "--trust-remote-code", help="Allow the model's own Python code to run.")
+    chat_template_arg: Sequence[str] = flag(
+        (), "--chat-template-arg", help="The chat template's argument, as enable_thinking=false; repeatable.",
+        metavar="NAME=VALUE",
+    )  # fmt: skip
     data_dir: Path | None = flag(
         None, "--data-dir", help="Folder with task data files.", exists="folder", recorded=False
     )
@@ -55,6 +59,17 @@ class Loading(Flags):
         if dtype != "auto" and dtype not in DTYPES:
             raise unknown_name("dtype", dtype, ["auto", *DTYPES])
         return dtype
+
+    @field_validator("chat_template_arg")
+    @classmethod
+    def _arguments(cls, written: Sequence[str]) -> Sequence[str]:
+        parse_template_args(written)
+        return written
+
+    @property
+    def template_args(self) -> dict[str, Any]:
+        """Arguments for the model's chat template."""
+        return parse_template_args(self.chat_template_arg)
 
     @field_validator("device")
     @classmethod

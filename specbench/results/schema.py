@@ -112,12 +112,17 @@ class ModelSpec(Record):
         default=False, description="whether Python code of the model was allowed to run; absent if not"
     )
 
+    template_args: dict[str, Any] = Field(
+        default_factory=dict, description="further arguments of the chat template; absent without any"
+    )
+
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out ``remote_code`` if it is off, so that digests of older runs stay the same."""
+        """Leave out ``remote_code`` and ``template_args`` if unused, so that digests of older runs stay the same."""
         written: dict[str, Any] = write(self)
-        if not self.remote_code:
-            written.pop("remote_code", None)
+        for name in ("remote_code", "template_args"):
+            if not getattr(self, name):
+                written.pop(name, None)
         return written
 
 

@@ -24,6 +24,7 @@ def load_model(plan: Loading, say: Callable[[str], None]) -> LoadedModel:
         device=plan.device,
         revision=plan.revision,
         trust_remote_code=plan.trust_remote_code,
+        template_args=plan.template_args,
     )
 
 
@@ -45,7 +46,13 @@ def load_models(
     if resolved.base is None:
         return model, None
     say(f"loading {resolved.base}, which {plan.model} was made from …")
-    base = load(resolved.base, dtype=model.spec.dtype, device=plan.device, trust_remote_code=plan.trust_remote_code)
+    base = load(
+        resolved.base,
+        dtype=model.spec.dtype,
+        device=plan.device,
+        trust_remote_code=plan.trust_remote_code,
+        template_args=plan.template_args,
+    )
     alike = base.tokenizer(_SAMPLE)["input_ids"] == model.tokenizer(_SAMPLE)["input_ids"]
     if base.vocab_size != model.vocab_size or not alike:
         raise UsageError(
