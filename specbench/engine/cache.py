@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specbench.engine.layout import Layout
 from specbench.engine.ops import Ops
+from specbench.engine.recurrent import RecurrentStates, StateRecorder
 
 _NOISE = 256  # cells of a block of noise
 
@@ -32,13 +33,14 @@ class Answering:
         return 0
 
 
-class ShapeRecorder(Answering):
+class ShapeRecorder(StateRecorder, Answering):
     """Stand-in for the cache that only records the shapes each layer stores, so that any model family works."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.shapes: dict[int, LayerShape] = {}
 
-    def aim(self, *_: Any) -> None: ...
+    def aim(self, *_: Any, **__: Any) -> None: ...
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         self.shapes[layer_idx] = (key.shape[1], key.shape[3], value.shape[3])
@@ -56,6 +58,9 @@ class StaticCache(Answering):
     Args:
         shapes: per layer index (KV heads, key head size, value head size).
         capacity: cells per sequence L, scratch rows included.
+
+    Attributes:
+        recurrent: states of the model's recurrent layers; None if it has none.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class StaticCache(Answering):
     ) -> None:
         self.capacity, self.device = capacity, device
         self.shapes = shapes
+        self.recurrent: RecurrentStates | None = None
         by_shape: dict[LayerShape, list[int]] = defaultdict(list)
         for layer, shape in shapes.items():
             by_shape[shape].append(layer)
@@ -85,15 +91,21 @@ class StaticCache(Answering):
 
     @property
     def nbytes(self) -> int:
-        """Total bytes of all buffers."""
-        return sum(buffer.nbytes for buffer in self._buffers)
+        """Total bytes of all buffers and states."""
+        states = self.recurrent.nbytes if self.recurrent is not None else 0
+        return states + sum(buffer.nbytes for buffer in self._buffers)
 
-    def aim(self, layout: Layout, lengths: Tensor, ops: Ops, positions: Tensor) -> None:
+    def aim(
+        self, layout: Layout, lengths: Tensor, ops: Ops, positions: Tensor, parents: Tensor, *, lead: int = 1
+    ) -> None:
         """Set where the next forward writes: the rows of ``layout`` go after ``lengths`` [S], written with ``ops``.
 
-        ``positions``: integer [N] of the rows in their texts.
+        ``positions``: integer [N] of the rows in their texts; ``parents``: integer [N], row of each row's parent, its
+        own for roots; ``lead``: rows of a prompt and the root under it, which is 1 without a prompt.
         """
         self._aim = layout, lengths, ops
+        if self.recurrent is not None:
+            self.recurrent.aim(layout, parents, lead)
         self._offsets = positions - torch.arange(len(positions), device=positions.device)
 
     def get_seq_length(self, layer_idx: int | None = None) -> Any:
@@ -155,7 +167,10 @@ class StaticCache(Answering):
 
         NaN or infinity from an earlier layer reaches the last layer, so checking the last one is enough.
         """
-        return all(bool(stored[slot, :, :length].isfinite().all()) for stored in self._layers[max(self._layers)])
+        if self.recurrent is not None and not self.recurrent.finite(slot):
+            return False
+        last = self._layers[max(self._layers)] if self._layers else ()
+        return all(bool(stored[slot, :, :length].isfinite().all()) for stored in last)
 
     def read(self, slot: int, length: int) -> list[Tensor]:
         """Copy a slot's first ``length`` cells: one tensor [layers, heads, length, size] per buffer."""

@@ -105,7 +105,15 @@ class Engine:
                 padded=on_gpu if pad_rows is None else pad_rows,
             )  # fmt: skip
             self._slots, self.cache = self._eager.slots, self._eager.slots.cache
-            if capture is not None:
+            recurrent = self.cache.recurrent
+            if recurrent is not None and (compile or self._graphs_asked):
+                raise UsageError(
+                    "cannot capture or compile steps of this model: it has recurrent layers, whose states the host moves; "
+                    "leave --graphs and --compile out"
+                )
+            if recurrent is not None:
+                self._why_eager = "the model has recurrent layers, whose states the host moves"
+            elif capture is not None:
                 self._graphs = GraphStepper(self._eager, capture, self._notes.append)
                 self._tuner = Tuner(self._graphs, self._eager, self.code, self._max_rows, self.rounding, deterministic)
         except BaseException as error:
@@ -161,6 +169,10 @@ class Engine:
         """Number of cached tokens of an occupied slot."""
         return self._slots.length(slot)
 
+    def text(self, slot: int) -> Sequence[int]:
+        """Committed tokens of an occupied slot; known only of a model with recurrent layers."""
+        return self._slots.texts[slot]
+
     def alloc(self) -> int:
         """Occupy the lowest free slot."""
         return self._slots.alloc()
@@ -170,8 +182,17 @@ class Engine:
         self._slots.free(slot)
 
     def rewind(self, slot: int, length: int) -> None:
-        """Drop all but the first ``length`` tokens of an occupied slot."""
-        self._slots.rewind(slot, length)
+        """Drop all but the first ``length`` tokens of an occupied slot.
+
+        A model with recurrent layers reads the remaining text again.
+        """
+        text = self._slots.texts[slot][:length]
+        if self.cache.recurrent is None or length == self.length(slot) or len(text) < length:
+            self._slots.rewind(slot, length)
+            return
+        self._slots.restart(slot)
+        if text:
+            self._eager.prefill(slot, text[:-1], TokenTree.chain(text[-1:]))
 
     def assume(self, slot: int, length: int) -> None:
         """Treat the first ``length`` cells of an occupied slot as filled without a prefill, to time steps there."""
@@ -404,6 +425,8 @@ class Engine:
         found: dict[str, Any] = {**self.attentions.report(), **self.code.report()}
         if self.notes:
             found["notes"] = self.notes
+        if self.cache.recurrent is not None:
+            found["recurrent"] = {"layers": len(self.cache.recurrent), "state_bytes": self.cache.recurrent.nbytes}
         if self.device.type == "cuda":
             found["reduced_precision_sums"] = False
         if self._tuner is None:

@@ -12,6 +12,7 @@ from specbench.engine.checks import declared, forward, layer
 from specbench.engine.layers.code import LayerBackend
 from specbench.engine.ops import TorchOps
 from specbench.engine.program import Program
+from specbench.engine.recurrent import RecurrentStates
 from specbench.engine.sampler import Sampling
 from specbench.engine.slots import Slots
 from specbench.engine.stepper import EagerStepper
@@ -39,7 +40,7 @@ def load_stepper(
     """
     model, device = code.model, code.model.device
     plain, reference = Program(model, TorchOps(), positions), attentions.backend("reference")
-    shapes, calls = declared.learn_layers(plain, reference, device)
+    shapes, calls, recurrent = declared.learn_layers(plain, reference, device)
     declared.check_windows(model, calls, capacity + max_rows)
     attentions.check_shapes(shapes, calls.heads, plain=all(how.plain for how in calls.layers.values()))
     widths, free = memory.widths(model, shapes), memory.free_bytes(device)
@@ -50,6 +51,9 @@ def load_stepper(
 
     assert_trees_fit()
     cache = StaticCache(shapes, slots, capacity + scratch_cells(max_rows), model.dtype, device)
+    if recurrent:
+        cache.recurrent = RecurrentStates(recurrent, cache, slots, device)
+        code.hold(cache.recurrent)
     places = Slots(cache, slots, capacity)
     longest = min(capacity, positions or capacity)
     if free is not None:  # after a long text, the model's own forward copies its cache again for two branches

@@ -81,6 +81,7 @@ def _all_rows(base: nn.Module | None) -> Iterator[None]:
         handle.remove()
 
 
+_CACHE = ("past_key_values", "cache_params")  # names of the cache in the forward of transformers' models
 _LOGIT_ROWS = ROW_BUCKETS[-1]  # most rows whose logits are in memory at the same time
 
 MakeBackend = Callable[[Visibility], Backend]
@@ -144,6 +145,7 @@ class Program:
         base = model.base_model
         drops = base is not model and "logits_to_keep" in inspect.signature(base.forward).parameters
         self._drops_rows = base if drops else None
+        self._cache_name = next(name for name in _CACHE if name in inspect.signature(model.forward).parameters)
         self.ops = ops
 
     @torch.inference_mode()
@@ -229,20 +231,21 @@ class Program:
 
         The list of tapped layers is filled when the context ends.
         """
-        tokens, layout = fields.tokens.long(), fields.layout
-        kept = len(tokens)
+        tokens, parents, layout = fields.tokens.long(), fields.parents, fields.layout
+        kept, lead = len(tokens), 1
         if head is not None:
-            tokens, ancestry, layout = _prepend_prompt(head, tokens, ancestry, layout)
+            lead += len(head)
+            tokens, parents, ancestry, layout = _prepend_prompt(head, tokens, parents, ancestry, layout)
         positions = layout.of_rows(fields.lengths) + ancestry.depth
         if self._last is not None:
             positions = positions.clamp(max=self._last)
-        cache.aim(layout, fields.lengths, self.ops, positions)
+        cache.aim(layout, fields.lengths, self.ops, positions, parents, lead=lead)
         step = backend(Visibility(layout, fields.lengths, ancestry.depth, ancestry.rows))
         mark("build")
         arguments = {
             "input_ids": tokens[None],
             "position_ids": positions[None].long(),
-            "past_key_values": cache,
+            self._cache_name: cache,
             "use_cache": True,
             "step": step,
             "calls": calls,
@@ -321,10 +324,12 @@ def _along(hidden: Tensor, path: Tensor, layout: Layout) -> Tensor:
 
 
 def _prepend_prompt(
-    head: Tensor, tokens: Tensor, ancestry: Ancestry, layout: Layout
-) -> tuple[Tensor, Ancestry, Layout]:
+    head: Tensor, tokens: Tensor, parents: Tensor, ancestry: Ancestry, layout: Layout
+) -> tuple[Tensor, Tensor, Ancestry, Layout]:
     """Put the rows of a prompt in front of those of the tree under its last token."""
     before, rows = len(head), len(tokens)
+    chain = torch.arange(-1, before, dtype=parents.dtype, device=parents.device).clamp(min=0)  # the root's is the last
+    parents = torch.cat([chain, before + parents[1:]])
     # Pointer jumping over a thousand rows is not needed: a prompt is a chain that every tree row sees.
     reach = torch.ones(before + rows, before + rows, dtype=torch.bool, device=head.device).tril_()
     reach[before:, before:] = ancestry.rows
@@ -339,4 +344,4 @@ def _prepend_prompt(
         count=torch.where(layout.count > 0, layout.count + before, 0),
         groups=(group,),
     )
-    return torch.cat([head, tokens]), Ancestry(depth, reach), longer
+    return torch.cat([head, tokens]), parents, Ancestry(depth, reach), longer

@@ -16,11 +16,14 @@ class Slots:
 
     Attributes:
         lengths: number of cached tokens of each slot; None if the slot is free.
+        texts: committed tokens of each slot of a model with recurrent layers, whose states can only be made again from
+            the text; empty for other models.
     """
 
     def __init__(self, cache: StaticCache, count: int, capacity: int) -> None:
         self.cache, self.capacity = cache, capacity
         self.lengths: list[int | None] = [None] * count
+        self.texts: list[list[int]] = [[] for _ in range(count)]
         self._noise = [0] * count  # leading cells of each slot that hold noise
 
     def __len__(self) -> int:
@@ -41,8 +44,14 @@ class Slots:
     def alloc(self) -> int:
         """Occupy the lowest free slot, so that occupied slots stay together at the front."""
         slot = self.lengths.index(None)
-        self.lengths[slot] = 0
+        self.restart(slot)
         return slot
+
+    def restart(self, slot: int) -> None:
+        """Drop all tokens of a slot."""
+        self.lengths[slot], self.texts[slot] = 0, []
+        if self.cache.recurrent is not None:
+            self.cache.recurrent.clear(slot)
 
     def free(self, slot: int) -> None:
         """Release a slot; the next sequence overwrites its cells."""

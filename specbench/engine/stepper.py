@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -99,8 +99,19 @@ class EagerStepper:
         results = outcome.results(batch, out.hidden, out.probabilities, verdicts)
         for slot, result in results.items():
             self.slots.commit(slot, lengths[slot], result.path)
+        self._keep_states(batch, results)
         mark("commit")
         return results
+
+    def _keep_states(self, batch: Batch, results: Mapping[int, StepResult], head: Sequence[int] = ()) -> None:
+        """Commit the states of recurrent layers."""
+        recurrent = self.slots.cache.recurrent
+        if recurrent is None:
+            return
+        recurrent.commit({slot: result.path for slot, result in results.items()}, batch.first)
+        for slot, result in results.items():
+            tokens = batch.trees[slot].tokens
+            self.slots.texts[slot] += [*head, *(tokens[row] for row in result.path)]
 
     def blocks(self, batch: Batch) -> dict[int, TokenTree]:
         """Trees of a step that are verified as blocks."""
@@ -143,6 +154,7 @@ class EagerStepper:
         )  # fmt: skip
         result = Outcome(out.outcome.cpu().numpy(), shape, top_k).results(batch, out.hidden)[slot]
         self.slots.commit(slot, start + len(head), result.path)
+        self._keep_states(batch, {slot: result}, head)
         return result
 
     def logits(self, slot: int, tree: TokenTree, attention: str = "", tall: bool = True) -> Tensor:

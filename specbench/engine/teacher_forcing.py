@@ -73,6 +73,8 @@ def _forward(engine: Engine, chains: Sequence[Chain]) -> tuple[Tensor, Tensor]:
     for chain in chains:
         if not 0 <= chain.start <= engine.length(chain.slot):
             raise ValueError(f"slot {chain.slot} holds {engine.length(chain.slot)} tokens, not {chain.start}")
+    if engine.cache.recurrent is not None:
+        return _from_texts(engine, chains)
     groups, positions, first = [], [], 0
     for slot, mine in groupby(chains, lambda chain: chain.slot):
         group = _Group.of(slot, first, list(mine), engine.device)
@@ -93,6 +95,19 @@ def _forward(engine: Engine, chains: Sequence[Chain]) -> tuple[Tensor, Tensor]:
         step=reading.attend,
     ).logits
     return logits, position
+
+
+def _from_texts(engine: Engine, chains: Sequence[Chain]) -> tuple[Tensor, Tensor]:
+    """:func:`_forward` of a model with recurrent layers, whose states inside a text are not kept: each chain is read
+    with the text before it by the model's own forward."""
+    found, positions = [], []
+    with engine.detached():
+        for chain in chains:
+            ids = [*engine.text(chain.slot)[: chain.start], *chain.tokens]
+            whole = torch.tensor([ids], dtype=torch.int64, device=engine.device)
+            found.append(engine.model(input_ids=whole, use_cache=False, logits_to_keep=len(chain.tokens)).logits)
+            positions.append(torch.arange(chain.start, len(ids), device=engine.device))
+    return torch.cat(found, dim=1), torch.cat(positions)[None]
 
 
 @dataclass

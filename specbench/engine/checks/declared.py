@@ -16,8 +16,13 @@ from specbench.engine import pack
 from specbench.engine.attention.interface import Backend, Calls, UnsupportedAttention, Visibility
 from specbench.engine.cache import LayerShape, ShapeRecorder
 from specbench.engine.program import Program
+from specbench.engine.recurrent import Shapes
 
-_LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
+_LAYER_TYPES = (
+    *("full_attention", "sliding_attention", "chunked_attention"),
+    *("linear_attention", "conv", "mamba", "hybrid", "hybrid_sliding"),  # with states, see engine/recurrent.py
+    *("dummy", "mlp", "moe"),  # without attention
+)
 
 
 def check_declared(model: Any, capacity: int) -> int | None:
@@ -25,7 +30,8 @@ def check_declared(model: Any, capacity: int) -> int | None:
 
     Returns the number of the model's positions, or None if it is not limited; rows of the last tree may be after them.
     """
-    if not getattr(model, "_supports_attention_backend", False):
+    stateful = getattr(model, "_is_stateful", False)  # it may have no attention at all
+    if not stateful and not getattr(model, "_supports_attention_backend", False):
         raise UnsupportedAttention(
             "this model's attention does not go through transformers' AttentionInterface, which the engine needs"
         )
@@ -88,8 +94,8 @@ def refusing() -> Iterator[None]:
 
 def learn_layers(
     program: Program, backend: Callable[[Visibility], Backend], device: torch.device, height: int = 0
-) -> tuple[dict[int, LayerShape], Calls]:
-    """Learn from a forward of one row what each layer stores, and its attention parameters.
+) -> tuple[dict[int, LayerShape], Calls, dict[nn.Module, Shapes]]:
+    """Learn from a forward of one row what each layer stores, its attention parameters, and recurrent layers' states.
 
     ``height``: rows of the backend's tiles.
     """
@@ -97,10 +103,14 @@ def learn_layers(
     batch, shape = pack.Batch.of({0: TokenTree.chain([0])}), pack.Shape(1, 1, height)
     packed = np.empty(shape.width_in, dtype=np.int32)
     pack.fill(packed, shape, batch, [0])
-    program.logits(torch.from_numpy(packed).to(device), shape, recorder, backend, groups=batch.groups([0]), calls=calls)
-    if not recorder.shapes:
-        raise UsageError("this model has no KV cache that the engine can manage; it is not supported yet")
-    return recorder.shapes, calls
+    packed_there = torch.from_numpy(packed).to(device)
+    with recorder.watching():
+        program.logits(packed_there, shape, recorder, backend, groups=batch.groups([0]), calls=calls)
+    if not recorder.shapes and not recorder.found:
+        raise UsageError("this model has no cache that the engine can manage; it is not supported yet")
+    if recorder.shapes and not calls.layers:
+        raise UnsupportedAttention("this model's layers do not call the attention that is set for them")
+    return recorder.shapes, calls, {**recorder.found}
 
 
 def check_windows(model: Any, calls: Calls, reach: int) -> None:
@@ -109,8 +119,6 @@ def check_windows(model: Any, calls: Calls, reach: int) -> None:
     A model may apply the window only in its own mask, which the engine does not use, so the window would be lost.
     """
     windows = {layer: how.sight.window for layer, how in calls.layers.items()}
-    if not windows:
-        raise UnsupportedAttention("this model's layers do not call the attention that is set for them")
     config = model.config.get_text_config()
     declared = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)

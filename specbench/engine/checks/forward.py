@@ -6,6 +6,7 @@ rounding. So a row counts as different only if it differs for each of a few toke
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -212,11 +213,15 @@ def _own_logits_after(model: Any, tokens: Sequence[int], stored: Mapping[int, tu
 
     ``stored``: each layer's keys and values [1, heads, length, size] of the text.
     """
-    flat = as_batch([], tokens)
-    cache = DynamicCache(config=model.config)
+    flat = torch.tensor(as_batch([], tokens), device=model.device)
+    cache, length = DynamicCache(config=model.config), 0
     for layer, held in stored.items():
         cache.update(*(each.expand(len(flat), -1, -1, -1) for each in held), layer)
+        length = held[0].shape[2]
+    # Some models count positions from 0 without this.
+    positions = {"position_ids": torch.arange(length, length + flat.shape[1], device=flat.device)[None]}
+    accepted = "position_ids" in inspect.signature(model.forward).parameters
     own = model(
-        input_ids=torch.tensor(flat, device=model.device), past_key_values=cache, use_cache=True
+        input_ids=flat, past_key_values=cache, use_cache=True, **(positions if accepted else {})
     ).logits.double()
     return [logits[: len(branch)] for branch, logits in zip(BRANCHES, own, strict=True)]

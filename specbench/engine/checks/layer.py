@@ -151,7 +151,8 @@ def _aimed(cache: StaticCache, backend: Callable[[Visibility], Backend]) -> Back
     device = cache.buffers[0].device
     fields = pack.split(torch.from_numpy(packed).to(device), shape, batch.groups([0]))
     ancestry = TorchOps().ancestry(fields.parents, fields.layout)
-    cache.aim(fields.layout, fields.lengths, TorchOps(), fields.layout.of_rows(fields.lengths) + ancestry.depth)
+    positions = fields.layout.of_rows(fields.lengths) + ancestry.depth
+    cache.aim(fields.layout, fields.lengths, TorchOps(), positions, fields.parents)
     return backend(Visibility(fields.layout, fields.lengths, ancestry.depth, ancestry.rows))
 
 

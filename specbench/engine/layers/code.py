@@ -53,7 +53,7 @@ class LayerBackend:
         self.native_attention: str = model.config._attn_implementation
         if self.native_attention == interface.NAME:
             raise ValueError("this model is already attached to an engine; close() that one first")
-        self._rotary = HeldRotary(model)
+        self._always: list[Any] = [HeldRotary(model)]
         self._parts: list[Any] = []
         self.products = products
         self._fused: FusedLayers | None = None
@@ -116,6 +116,11 @@ class LayerBackend:
             why = f"cannot compile this model's layers: {reason(error)}; leave --compile out"
             raise EnvironmentRefused(why) from error
 
+    def hold(self, part: Any) -> None:
+        """Attach ``part`` too, here and with every :meth:`attach`, whichever code is chosen for the layers."""
+        self._always.append(part)
+        part.attach()
+
     def _take(self, parts: list[Any], linears: str) -> None:
         self._parts, self.linears = parts, linears
         for part in parts:
@@ -129,12 +134,12 @@ class LayerBackend:
     def attach(self) -> None:
         """Use the engine's attention and layers from now on."""
         self.model.set_attn_implementation(interface.NAME)
-        for part in (self._rotary, *self._parts):
+        for part in (*self._always, *self._parts):
             part.attach()
 
     def detach(self) -> None:
         """Give the model its own attention and layers back."""
-        for part in (*reversed(self._parts), self._rotary):
+        for part in reversed([*self._always, *self._parts]):
             part.detach()
         self.model.set_attn_implementation(self.native_attention)
 
@@ -149,7 +154,7 @@ class LayerBackend:
 
     def release(self) -> None:
         """Drop the engine's layers, which refer to its cache; they must be detached."""
-        self._parts, self._fused = [], None
+        self._always, self._parts, self._fused = [], [], None
 
     def weights(self) -> dict[tuple[int, int], list[Tensor]]:
         """Weights of the products that ``products`` computes, by shape."""
