@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from specbench.cli.app import app  # noqa: E402
+from specbench.cli.commands.list_families import families  # noqa: E402
 from specbench.common import registry  # noqa: E402
 from specbench.results import request_schema, schema, summary_schema  # noqa: E402
 
@@ -80,6 +81,7 @@ def generated_pages() -> dict[str, str]:
         pages[f"reference/{kind}/index.md"] = _index(kind, folders)
     pages |= {f"reference/commands/{name}.md": text for name, text in command_pages()}
     pages["reference/fields.md"] = fields_page()
+    pages["reference/families.md"] = families_page()
     return pages
 
 
@@ -162,6 +164,42 @@ def _options(parameters: Sequence[Any]) -> Iterator[str]:
         shown = "" if default in (None, False, (), []) or callable(default) else f"{default}"
         value = "" if getattr(each, "is_flag", False) or not each.metavar else f"`{each.metavar}`"
         yield f"| {named or f'`{each.name.upper()}`'} | {value} | {_cell(shown)} | {_cell(each.help or '')} |"
+
+
+def families_page() -> str:
+    """What the engine does with the classes of transformers."""
+    found = families()
+    exact = [one for one in found["families"] if one["result"] == "exact"]
+    rest = [one for one in found["families"] if one["result"] != "exact"]
+    return "\n".join(
+        [
+            "# Model families",
+            "",
+            f"The {len(exact) + len(rest)} causal language model classes of transformers {found['transformers']}, tried as",
+            "tiny models with random weights in float32. `specbench list families` prints the same.",
+            "",
+            f"## Exact: {len(exact)}",
+            "",
+            "The engine decodes the tokens of the model's own `generate`, one row at a time and with random trees in three",
+            "slots at once.",
+            "",
+            ", ".join(f"`{one['model_type']}`" for one in exact) + ".",
+            "",
+            f"## Others: {len(rest)}",
+            "",
+            "*Refused*: a run ends with this sentence before it starts. *Not tried*: the command does not make a tiny model of",
+            "this class that runs in transformers.",
+            "",
+            "| model type | | why |",
+            "| --- | --- | --- |",
+            *(f"| `{one['model_type']}` | {one['result']} | {_plain(one['why'])} |" for one in rest),
+            "",
+        ]
+    )
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def fields_page() -> str:

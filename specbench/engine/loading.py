@@ -52,7 +52,7 @@ def load_stepper(
     assert_trees_fit()
     cache = StaticCache(shapes, slots, capacity + scratch_cells(max_rows), model.dtype, device)
     if recurrent:
-        cache.recurrent = RecurrentStates(recurrent, cache, slots, device)
+        cache.recurrent = RecurrentStates(recurrent, cache, widths.hidden, slots, device)
         code.hold(cache.recurrent)
     places = Slots(cache, slots, capacity)
     longest = min(capacity, positions or capacity)

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from specbench.decoding import COMPUTED, TypicalAcceptance
 from specbench.engine import pack
-from specbench.engine.attention.interface import Backend, Calls, Visibility
+from specbench.engine.attention.interface import Backend, Calls, UnsupportedAttention, Visibility
 from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.cache import StaticCache
 from specbench.engine.layout import Group, Layout
 from specbench.engine.ops import Ancestry, Ops, typical_next
+from specbench.engine.recurrent import CACHE_NAMES
 from specbench.engine.sampler import Sampling, perturbed
 
 
@@ -81,7 +82,6 @@ def _all_rows(base: nn.Module | None) -> Iterator[None]:
         handle.remove()
 
 
-_CACHE = ("past_key_values", "cache_params")  # names of the cache in the forward of transformers' models
 _LOGIT_ROWS = ROW_BUCKETS[-1]  # most rows whose logits are in memory at the same time
 
 MakeBackend = Callable[[Visibility], Backend]
@@ -145,7 +145,10 @@ class Program:
         base = model.base_model
         drops = base is not model and "logits_to_keep" in inspect.signature(base.forward).parameters
         self._drops_rows = base if drops else None
-        self._cache_name = next(name for name in _CACHE if name in inspect.signature(model.forward).parameters)
+        names = [name for name in CACHE_NAMES if name in inspect.signature(model.forward).parameters]
+        if not names:
+            raise UnsupportedAttention("this model has no cache that can be passed to its forward")
+        self._cache_name = names[0]
         self.ops = ops
 
     @torch.inference_mode()

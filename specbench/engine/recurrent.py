@@ -14,6 +14,7 @@ take one pass per token here.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,12 @@ class StateShape:
         """Bytes of the state."""
         return self.dtype.itemsize * torch.Size(self.size).numel()
 
+
+#: Names of the cache in the forward of transformers' models and layers.
+CACHE_NAMES = ("past_key_values", "cache_params")
+
+#: Largest error of one call of several tokens, as a share of what the states before them add to the output, in float32.
+_SAME = 1e-5
 
 #: The states of a layer by (kind, index); the kind is ``conv`` or ``recurrent``, as in transformers' caches.
 Shapes = Mapping[tuple[str, int], StateShape]
@@ -187,7 +194,9 @@ class _Layer:
     cache, or none, it is the model's own.
     """
 
-    def __init__(self, module: nn.Module, shapes: Shapes, slots: int, device: torch.device, owner: RecurrentStates):
+    def __init__(
+        self, module: nn.Module, shapes: Shapes, width: int, slots: int, device: torch.device, owner: RecurrentStates
+    ) -> None:
         self.module, self._owner = module, owner
         self._own: Callable[..., Any] = module.forward
         self._signature = inspect.signature(self._own)
@@ -196,8 +205,9 @@ class _Layer:
         }
         self._final: States = {}  # states [P, …] after each path of the current step
         self._inputs: Tensor | None = None
-        self._call: Callable[[Tensor, LayerStates], Any] = lambda hidden, held: None
-        self._continues: bool | None = None  # whether a call of several tokens continues from a state
+        self._given: dict[str, Any] = {}  # arguments of the current forward, and the names of two of them
+        self._hidden = self._cache = ""
+        self._continues = _continues(module, shapes, width)
 
     def attach(self) -> None:
         self.module.forward = self  # type: ignore[assignment, method-assign]
@@ -213,11 +223,9 @@ class _Layer:
             return self._own(*args, **named)
         paths = self._owner.paths
         assert paths is not None
-        name, hidden = next((name, each) for name, each in given.items() if isinstance(each, Tensor))
+        self._given, self._cache = given, cached[0]
+        self._hidden, hidden = next((name, each) for name, each in given.items() if isinstance(each, Tensor))
         self._inputs, self._final = hidden[0], {}
-        self._call = lambda hidden, held: self._own(**{**given, name: hidden, cached[0]: held})
-        if self._continues is None:
-            self._continues = self._probe(hidden)
         output = torch.zeros_like(hidden)
         if paths.lead is not None:
             slots = [self._owner.lead_slot]
@@ -231,37 +239,17 @@ class _Layer:
             self._final = states if paths.ends else {}
         return output
 
-    def _run(
-        self, hidden: Tensor, slots: Sequence[int] | Tensor, *, whole: bool = False
-    ) -> tuple[Tensor, States]:
+    def _run(self, hidden: Tensor, slots: Sequence[int] | Tensor, *, whole: bool = False) -> tuple[Tensor, States]:
         """The layer's output for sequences [B, n, H] after the states of these slots [B], and the states after them.
 
         ``whole``: the sequences are texts from their beginning.
         """
         held = LayerStates({key: each[slots] for key, each in self.states.items()})
-        return self._output(hidden, held, together=whole or self._continues is not False), held.held
-
-    def _output(self, hidden: Tensor, held: LayerStates, *, together: bool) -> Tensor:
-        """The layer's output for sequences [B, n, H], in one call or in one per token."""
-        parts = [self._call(some, held) for some in ([hidden] if together else hidden.split(1, dim=1))]
-        return torch.cat([part[0] if isinstance(part, tuple) else part for part in parts], dim=1)
-
-    def _probe(self, hidden: Tensor) -> bool:
-        """Whether a call of several tokens reads the recurrent states: its output is then nearer to that of one call
-        per token than to its own without these states."""
-        generator = torch.Generator(hidden.device).manual_seed(0)
-        text = torch.randn(1, 6, hidden.shape[2], generator=generator, dtype=hidden.dtype, device=hidden.device)
-        text *= hidden.float().std().to(text.dtype)
-        states = LayerStates({key: torch.zeros_like(each[:1]) for key, each in self.states.items()})
-        self._output(text[:, :4], states, together=False)
-
-        def rest(kept: float, *, together: bool) -> Tensor:
-            held = {key: each * (kept if key[0] == "recurrent" else 1.0) for key, each in states.held.items()}
-            return self._output(text[:, 4:], LayerStates(held), together=together).float()
-
-        found = rest(1.0, together=True)
-        error, effect = found - rest(1.0, together=False), found - rest(0.0, together=True)
-        return bool(error.norm() <= effect.norm()) or not any(kind == "recurrent" for kind, _ in self.states)
+        parts = []
+        for some in [hidden] if whole or self._continues else hidden.split(1, dim=1):
+            found = self._own(**{**self._given, self._hidden: some, self._cache: held})
+            parts.append(found[0] if isinstance(found, tuple) else found)
+        return torch.cat(parts, dim=1), held.held
 
     def _put(self, slots: Sequence[int], states: States) -> None:
         for key, each in states.items():
@@ -283,12 +271,39 @@ class _Layer:
         self._final, self._inputs = {}, None
 
 
+@torch.inference_mode()
+def _continues(module: nn.Module, shapes: Shapes, width: int) -> bool:
+    """Whether one call of several tokens continues from states as one call per token does; found in float32."""
+    wide = copy.deepcopy(module).float()
+    device = next(module.parameters()).device
+    cache = next((name for name in CACHE_NAMES if name in inspect.signature(wide.forward).parameters), "")
+    text = torch.randn(1, 6, width, generator=torch.Generator().manual_seed(0)).to(device)
+
+    def read(text: Tensor, states: States, *, together: bool = True) -> tuple[Tensor, States]:
+        held, parts = LayerStates({key: each.clone() for key, each in states.items()}), []
+        for some in [text] if together else text.split(1, dim=1):
+            found = wide(some, **{cache: held})
+            parts.append(found[0] if isinstance(found, tuple) else found)
+        return torch.cat(parts, dim=1), held.held
+
+    empty = {key: torch.zeros(1, *each.size, device=device) for key, each in shapes.items()}
+    try:
+        _, states = read(text[:, :4], empty, together=False)
+        found, _ = read(text[:, 4:], states)
+        error = found - read(text[:, 4:], states, together=False)[0]
+        effect = found - read(text[:, 4:], empty)[0]
+    except (TypeError, ValueError, AttributeError, RuntimeError):  # it needs something that its model gives it
+        return False
+    return bool(error.norm() <= _SAME * effect.norm())
+
+
 class RecurrentStates:
     """The states of all recurrent layers of a model, for all slots.
 
     Args:
         found: the recurrent layers and the shapes of their states, see :class:`StateRecorder`.
         cache: the engine's cache; the layers run over paths wherever it is passed to them.
+        width: elements of a row between layers.
 
     Attributes:
         paths: the sequences of the current step.
@@ -296,13 +311,15 @@ class RecurrentStates:
         fresh: whether each slot's states are those before a text.
     """
 
-    def __init__(self, found: Mapping[nn.Module, Shapes], cache: Any, slots: int, device: torch.device) -> None:
+    def __init__(
+        self, found: Mapping[nn.Module, Shapes], cache: Any, width: int, slots: int, device: torch.device
+    ) -> None:
         self.cache = cache
         self.paths: _Paths | None = None
         self.lead_slot = 0
         self.fresh = [True] * slots
         self._device, self._lead = device, 1
-        self._layers = [_Layer(module, shapes, slots, device, self) for module, shapes in found.items()]
+        self._layers = [_Layer(module, shapes, width, slots, device, self) for module, shapes in found.items()]
 
     def attach(self) -> None:
         """Run the model's recurrent layers over paths."""

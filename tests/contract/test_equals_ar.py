@@ -210,17 +210,17 @@ def bench(model: Any) -> Iterator[Bench]:
         yield Bench(engine, model.get_output_embeddings().weight.shape[0])
 
 
-FAMILIES = list(models.SUPPORTED)
+FAMILIES = [*models.SUPPORTED, *models.RECURRENT]
 
 
 def crossed(turn: int) -> pytest.MarkDecorator:
     """Every method in half of the families, the teller in all; the other half is slow."""
     methods = decoders.lossless(decoders.DEFAULTS) | {"scripted": SCRIPTED}
     pairs = [
-        pytest.param(family, method, id=f"{family}-{name}", marks=[pytest.mark.slow] * (name != "scripted" and odd))
+        pytest.param(family, method, id=f"{family}-{name}", marks=[pytest.mark.slow] * (name != "scripted" and slow))
         for at, family in enumerate(FAMILIES)
         for number, (name, method) in enumerate(methods.items())
-        for odd in [(at + number + turn) % 2]
+        for slow in [(at + number + turn) % 2 or family in models.RECURRENT]
     ]
     return pytest.mark.parametrize(("family", "method"), pairs)
 
@@ -232,8 +232,10 @@ def benches() -> Iterator[Callable[[str, bool], Bench]]:
 
         @cache
         def made(family: str, single: bool) -> Bench:
-            model = models.build(models.SUPPORTED[family])  # of its own: its engine stays open
-            return open_ones.enter_context(contextmanager(bench)(model if single else double(model)))
+            recipe = {**models.SUPPORTED, **models.RECURRENT}[family]
+            model = models.build(recipe)  # of its own: its engine stays open
+            as_is = single or family in models.RECURRENT  # states are float32 whatever the weights are
+            return open_ones.enter_context(contextmanager(bench)(model if as_is else double(model)))
 
         yield made
 

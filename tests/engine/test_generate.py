@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 import torch
 from support.decoders import hiding_tree, random_tree
-from support.models import SHARING, SUPPORTED, WINDOW, attached, autoregressive, decode, prompt, supported
+from support.models import (
+    RECURRENT,
+    SHARING,
+    SUPPORTED,
+    WINDOW,
+    attached,
+    autoregressive,
+    decode,
+    prompt,
+    supported,
+)
 
 from specbench.decoding.tree import TokenTree
 from specbench.engine import stepper
@@ -39,7 +49,7 @@ def generate(model: Any, ids: list[int]) -> list[int]:
     return output[0, len(ids) :].tolist()
 
 
-@pytest.fixture(scope="module", params=[*SUPPORTED, *SHARING])
+@pytest.fixture(scope="module", params=[*SUPPORTED, *SHARING, *RECURRENT])
 def expected(request: pytest.FixtureRequest) -> tuple[Any, dict[int, list[int]]]:
     model = supported(request.param)
     vocab = model.get_input_embeddings().num_embeddings

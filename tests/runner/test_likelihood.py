@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.asserting import known
-from support.models import SHARING, SUPPORTED, attached, prepared, prompt, request_record, supported, tiny_llama
+from support.models import RECURRENT, SHARING, SUPPORTED, attached, prepared, prompt, request_record, supported, tiny_llama
 from support.wording import wording
 
 from specbench.common.errors import UsageError
@@ -34,7 +34,7 @@ def by_transformers(model: Any, ids: Sequence[int], answer: Sequence[int]) -> fl
     return float(scores.gather(1, torch.tensor(answer)[:, None]).sum())
 
 
-@pytest.mark.parametrize("family", [*SUPPORTED, *SHARING])
+@pytest.mark.parametrize("family", [*SUPPORTED, *SHARING, *RECURRENT])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=3, top_p=0.5, seed=2)])
 def test_it_is_that_of_the_plain_softmax_whatever_was_sampled(
     family: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch

@@ -131,24 +131,35 @@ SHARING: dict[str, _Recipe] = {
     ),
 }
 
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_SCAN = {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1}
+
+# Likewise, with layers that fold the text into a state.
+RECURRENT: dict[str, _Recipe] = {
+    "lfm2": ("Lfm2Config", "Lfm2ForCausalLM", {"vocab_size": 97, "layer_types": ["conv", "full_attention"]}),
+    "qwen3_next": (
+        "Qwen3NextConfig",
+        "Qwen3NextForCausalLM",
+        {"vocab_size": 97, "num_hidden_layers": 3, "shared_expert_intermediate_size": 16, **_EXPERTS}
+        | {"layer_types": ["linear_attention", "linear_attention", "full_attention"]}
+        | {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_conv_kernel_dim": 4}
+        | {"linear_key_head_dim": 8, "linear_value_head_dim": 8},
+    ),
+    # Its layers continue from a state one token at a time; it has no attention, and names its cache in its own way.
+    "mamba": ("MambaConfig", "MambaForCausalLM", {"vocab_size": 97, "state_size": 8}),
+    # Attention and a state in the same layer.
+    "falcon_h1": ("FalconH1Config", "FalconH1ForCausalLM", {"vocab_size": 97, "mamba_d_ssm": 32, **_SCAN}),
+}
+
 # What it must refuse, with the words that name the feature.
 REFUSED: dict[str, tuple[_Recipe, str]] = {
     "old-style": (
         ("BloomConfig", "BloomForCausalLM", {"vocab_size": 97, "n_layer": 2, "n_head": 4}),
         "AttentionInterface",
     ),
-    "scale by the cache's length": (
-        (
-            "Llama4TextConfig",
-            "Llama4ForCausalLM",
-            {"vocab_size": 97, "intermediate_size_mlp": 48, "layer_types": ["full_attention"] * 2, **_MOE}
-            | {"no_rope_layers": [1, 0], "attn_temperature_tuning": True, "floor_scale": 24},
-        ),
-        "after 22 tokens differs",
-    ),
-    "hybrid": (
-        ("Lfm2Config", "Lfm2ForCausalLM", {"vocab_size": 97, "layer_types": ["conv", "full_attention"]}),
-        "conv",
+    "state of its own": (
+        ("RecurrentGemmaConfig", "RecurrentGemmaForCausalLM", {"vocab_size": 97, "lru_width": 32}),
+        "'recurrent' layers",
     ),
     "window in the mask only": (
         ("PhimoeConfig", "PhimoeForCausalLM", {"vocab_size": 97, "sliding_window": WINDOW, **_MOE}),
@@ -201,8 +212,8 @@ def build(recipe: _Recipe, seed: int = 0) -> Any:
 
 @cache
 def supported(name: str) -> Any:
-    """A model of :data:`SUPPORTED` or :data:`SHARING`, built once; :func:`attached` gives it back unchanged."""
-    return build({**SUPPORTED, **SHARING}[name])
+    """A model that the engine must run, built once; :func:`attached` gives it back unchanged."""
+    return build({**SUPPORTED, **SHARING, **RECURRENT}[name])
 
 
 def tiny_llama(vocab: int, seed: int = 0, **options: Any) -> Any:

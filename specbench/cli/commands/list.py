@@ -16,23 +16,29 @@ if TYPE_CHECKING:
 # Columns that would make a table wider than a terminal.
 _ONLY_JSON = {"options", "paper", "broken"}
 
-_KINDS = ("methods", "engines", "tasks", "presets", "models", "gpus")
+_KINDS = ("methods", "engines", "tasks", "presets", "models", "families", "gpus")
 
 
 def list_(
     kind: str = typer.Argument(
-        help="methods, engines, tasks, presets, models or gpus; or the name of a method, a task or an engine's mode"
+        help="methods, engines, tasks, presets, models, families or gpus; or the name of a method, a task or an engine's "
+        "mode"
     ),
     as_json: bool = typer.Option(False, "--json", help="JSON to stdout, with every option of every method and task."),
 ) -> None:
     """List methods, tasks, presets, models or GPUs; or the options of one method or task, as in list jf.
 
-    engines are other engines, whose modes can be rows of a run: list vllm:ngram has the options of one.
+    families are the model classes of transformers that the engine runs or refuses. engines are other engines, whose modes can be rows of a run: list vllm:ngram has the options of one.
     """
     if kind == "models":
         from specbench.cli.commands.list_models import list_models
 
         list_models(as_json)
+        return
+    if kind == "families":
+        from specbench.cli.commands.list_families import list_families
+
+        list_families(as_json)
         return
     listings = {"methods": _methods, "engines": _engines, "tasks": _tasks, "presets": _presets, "gpus": _gpus}
     rows = listings[kind](as_json) if kind in listings else _options_of(kind)
