@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 Turn = tuple[Literal["system", "user", "assistant"], str]
 
@@ -23,6 +23,9 @@ class Prompt:
         prefill: text put at the start of the assistant's answer, chat style only; part of the prompt, not the output.
         stops: strings that end the answer; the answer's text is cut before the first of them.
         history: turns before ``text``, chat style only: a system prompt, few-shot examples, earlier turns.
+        messages: a whole chat whose messages have more than a role and a text, such as tool calls and their results, in
+            the form that chat templates take; ``text`` is the last one's and ``history`` is empty. Chat style only.
+        tools: descriptions of functions for the chat template. Chat style only.
         follow_ups: user turns asked one by one, each after the answer to the one before. In completion style a
             follow-up is the text that continues after the answer.
         forced: follow-ups come after AR's answers instead of the method's own, so that all methods are timed on the
@@ -37,6 +40,8 @@ class Prompt:
     prefill: str = ""
     stops: tuple[str, ...] = ()
     history: tuple[Turn, ...] = ()
+    messages: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
     follow_ups: tuple[str, ...] = ()
     forced: bool = False
     category: str = ""

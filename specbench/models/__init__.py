@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from specbench.models.adapters import CARD as CARD
     from specbench.models.adapters import fingerprints as fingerprints
     from specbench.models.config_shape import configured_shape as configured_shape
-    from specbench.models.eight_bits import bytes_of as bytes_of
+    from specbench.models.packed import bytes_of as bytes_of
     from specbench.models.export.copies import exported as exported
     from specbench.models.export.gguf_file import export_gguf as export_gguf
     from specbench.models.export.hf_folder import export_hf as export_hf

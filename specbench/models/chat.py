@@ -54,7 +54,7 @@ def asks_time(tokenizer: Any) -> bool:
     return "strftime_now" in str(getattr(tokenizer, "chat_template", None))
 
 
-def render(tokenizer: Any, turns: Sequence[Mapping[str, str]], now: datetime | None = None, **how: Any) -> str:
+def render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], now: datetime | None = None, **how: Any) -> str:
     """Render turns like ``apply_chat_template`` of the tokenizer, with its own chat template.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any
 
 from specbench.common import Prompt, UsageError, one_line
 from specbench.models import chat, control
-from specbench.models.template_args import check_template_args
+from specbench.models.template_args import check_chat_parts, check_template_args
 from specbench.results import ModelSpec
 
 # A text with more characters than this per position of the context will hardly fit, so it is tokenised in parts.
@@ -86,9 +86,15 @@ class LoadedModel:
         """
         if not prompt.chat:
             return self._single(self._ids(prompt, prompt.text), dict)
-        turns = [{"role": role, "content": text} for role, text in (*prompt.history, ("user", prompt.text))]
+        turns: list[Mapping[str, Any]] = [*prompt.messages] or [
+            {"role": role, "content": text} for role, text in (*prompt.history, ("user", prompt.text))
+        ]
+        how: dict[str, Any] = {"add_generation_prompt": True}
+        if prompt.tools:
+            how["tools"] = [*prompt.tools]
+        check_chat_parts(prompt, getattr(self.tokenizer, "chat_template", None), self.spec.name)
         try:
-            rendered = self._rendered(turns, add_generation_prompt=True)
+            rendered = self._rendered(turns, **how)
         # A template may refuse system prompts or turns that do not alternate; a broken one may raise any Python error.
         except chat.TemplateFault as fault:
             raise UsageError(
@@ -99,7 +105,7 @@ class LoadedModel:
         def intended() -> dict[int, int]:
             """Return the runs of control tokens that the template writes around turns without such tokens."""
             try:
-                own = self._rendered([{**turn, "content": "x"} for turn in turns], add_generation_prompt=True)
+                own = self._rendered([{**turn, "content": "x"} for turn in turns], **how)
             except chat.TemplateFault:
                 return {}
             return control.longest_runs(self._ids(prompt, own, add_special_tokens=False), self.control_ids)
@@ -126,8 +132,8 @@ class LoadedModel:
                 "or choose another model"
             ) from fault
 
-    def _rendered(self, turns: Sequence[Mapping[str, str]], **how: bool) -> str:
-        return chat.render(self.tokenizer, turns, self.now, **self.template_args, **how)
+    def _rendered(self, turns: Sequence[Mapping[str, Any]], **how: Any) -> str:
+        return chat.render(self.tokenizer, turns, self.now, **{**self.template_args, **how})
 
     def _ids(self, prompt: Prompt, text: str, **how: bool) -> list[int]:
         """Return the token ids of a text.

@@ -22,10 +22,10 @@ from specbench.common import EnvironmentRefused, SpecbenchError, UsageError, one
 from specbench.models import adapters, chat, checkpoint, gguf, weights
 from specbench.models.adapters import fingerprint
 from specbench.models.dummy import steady
-from specbench.models.eight_bits import bytes_of, round_weights
 from specbench.models.loaded_model import ByteTokenizer, LoadedModel, from_files
 from specbench.models.memory import check_memory
 from specbench.models.names import DTYPES, Source, aliases, hub_in_reach, resolve, templates
+from specbench.models.packed import bytes_of, keep_packed, round_weights
 from specbench.results import ModelSpec
 
 _CODE = "it contains Python code, which --trust-remote-code would run"
@@ -44,8 +44,8 @@ def load(
     """Load a model by name.
 
     Args:
-        dtype: "float32", "bfloat16", "float16", their short names, "int8" for weights on a CPU, or "auto": float32 on
-            a CPU, else bfloat16.
+        dtype: "float32", "bfloat16", "float16", their short names, "int8" for weights on a CPU, "packed" for those of a
+            GGUF file as it has them, on a CPU, or "auto": float32 on a CPU, else bfloat16.
         device: "cpu", "cuda", "cuda:N" or "auto": the first CUDA device, else the CPU.
         trust_remote_code: run the Python code in a model's folder or repository. Without it, the user is not asked
             either.
@@ -63,14 +63,18 @@ def load(
         raise UsageError(f"cannot use --revision with {spec}: it is not a hub id; remove --revision")
     where = _device(device)
     precision = _dtype(dtype, where)
+    if precision == "packed" and source.kind != "gguf":
+        raise UsageError(f"cannot use --dtype packed with {spec}: it is not a GGUF file; use another --dtype")
     try:
         with _no_bars():
-            short = precision == torch.int8
-            read = torch.float32 if short else precision
+            short = precision in ("int8", "packed")
+            read = torch.float32 if short else cast(torch.dtype, getattr(torch, precision))
             model, tokenizer = _read(source, read, where, revision, trust_remote_code, short=short)
             checkpoint.check_numbers(model, source.shown)
-            if short:
+            if precision == "int8":
                 round_weights(model)
+            if precision == "packed":
+                keep_packed(model, Path(source.location))
             made = _described(source, model, tokenizer, precision, where, revision, trust_remote_code)
         return made.with_template_args(template_args or {})
     except (torch.OutOfMemoryError, MemoryError) as error:
@@ -97,7 +101,7 @@ def _described(
     source: Source,
     model: Any,
     tokenizer: Any,
-    precision: torch.dtype,
+    precision: str,
     where: torch.device,
     revision: str | None,
     trust_remote_code: bool,
@@ -120,7 +124,7 @@ def _described(
             source=source.shown,
             revision=revision or getattr(model.config, "_commit_hash", None),
             fingerprint=fingerprint(model),
-            dtype=str(precision).removeprefix("torch."),
+            dtype=precision,
             device=where.type,
             parameters=sum(p.numel() for p in parameters),
             weight_bytes=bytes_of(model),
@@ -156,14 +160,14 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
+def _dtype(name: str, device: torch.device) -> str:
     if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
+        return "float32" if device.type == "cpu" else "bfloat16"
     if name not in DTYPES:
         raise unknown_name("dtype", name, ["auto", *DTYPES])
-    if name == "int8" and device.type != "cpu":
-        raise UsageError("cannot use --dtype int8 on this device: it is only for CPUs; use --dtype bfloat16")
-    return cast(torch.dtype, getattr(torch, DTYPES[name]))
+    if name in ("int8", "packed") and device.type != "cpu":
+        raise UsageError(f"cannot use --dtype {name} on this device: it is only for CPUs; use --dtype bfloat16")
+    return DTYPES[name]
 
 
 # Without an explicit ``trust_remote_code`` transformers asks the user on stdin, so every call below passes it.

@@ -14,9 +14,10 @@ from specbench.common import UsageError, one_line, read_json_object, toml, unkno
 
 DEFAULT_MODEL = "smollm2-135m"
 
-#: Names of precisions -> torch's names; int8 applies to weights only, and to CPUs.
+#: Names of precisions -> torch's names. int8 and packed apply to weights only, and to CPUs; packed are those of a GGUF
+#: file as it has them.
 DTYPES = {
-    "float32": "float32", "bfloat16": "bfloat16", "float16": "float16", "int8": "int8",
+    "float32": "float32", "bfloat16": "bfloat16", "float16": "float16", "int8": "int8", "packed": "packed",
     "fp32": "float32", "bf16": "bfloat16", "fp16": "float16",
 }  # fmt: skip
 

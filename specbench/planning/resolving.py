@@ -149,8 +149,8 @@ def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
         raise UsageError(f"{first} decodes one request at a time; remove --concurrency or the row")
     if plan.simulate:
         raise UsageError(f"{first} cannot simulate acceptance; remove --simulate-acceptance or the row")
-    if plan.dtype == "int8":
-        raise UsageError(f"{first} cannot use our int8 weights; set --dtype float32 or remove the row")
+    if plan.dtype in ("int8", "packed"):
+        raise UsageError(f"{first} cannot use our {plan.dtype} weights; set --dtype float32 or remove the row")
 
 
 def _by_alias(plan: Plan) -> tuple[list[str], dict[str, str], Settings, list[str], str]:

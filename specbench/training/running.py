@@ -39,9 +39,9 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
     with plugins.plugin_call(card.who):
         chosen = choose(card, module.Options, plan.recipe, plan.settings)
     _check_source(plan, module)
-    if plan.dtype == "int8" and isinstance(chosen, WeightOptions):
-        # The int8 layers would still read the bytes from before the optimizer's step.
-        raise UsageError("cannot train in --dtype int8: it is for decoding only; give --dtype float32 or bfloat16")
+    if plan.dtype in ("int8", "packed") and isinstance(chosen, WeightOptions):
+        # The layers would still read the packed weights from before the optimizer's step.
+        raise UsageError(f"cannot train in --dtype {plan.dtype}: it is for decoding only; give --dtype float32 or bfloat16")
     check_writable(plan.into)
     with _alone(plan.into), _without_denormals():
         return _trained(plan, card, module, chosen, say)

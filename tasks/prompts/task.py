@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -31,12 +31,21 @@ class Options(OptionsBase):
 
 
 class Message(BaseModel):
-    """A turn of a chat."""
+    """A turn of a chat; the optional fields are those of tool calls and their results."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    role: Literal["system", "user", "assistant"]
-    content: str
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = Field(None, min_length=1)
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it has nothing but a text."""
+        return self.role != "tool" and self.model_fields_set <= {"role", "content"}
 
 
 class ShareGptTurn(BaseModel):
@@ -60,12 +69,15 @@ class Row(BaseModel):
     id: str | int | None = None
     category: str = ""
     system: str | None = None
+    tools: list[dict[str, Any]] | None = Field(None, min_length=1)
 
     @model_validator(mode="after")
     def _is_one_of_the_forms(self) -> Row:
         given = [name for name in _FORMS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(f"has {' and '.join(given) or 'none'} of {', '.join(_FORMS)}; write exactly one of them")
+        if self.tools is not None and self.messages is None:
+            raise ValueError("'tools' goes with messages")
         if self.prompt is not None and self.system is not None:
             raise ValueError("'system' goes with messages or turns; write it into the raw prompt")
         if self.conversations is not None:
@@ -79,8 +91,8 @@ class Row(BaseModel):
             if not text.strip():
                 raise ValueError(f"field '{field}' is an empty text; write it or leave the turn out")
         if self.messages is not None:
-            if self.messages[-1].role != "user":
-                raise ValueError(f"the last message is the {self.messages[-1].role}'s; it must be the user's")
+            if self.messages[-1].role not in ("user", "tool"):
+                raise ValueError(f"the last message is the {self.messages[-1].role}'s; it must be the user's or a tool's")
             if any(message.role == "system" for message in self.messages[self.system is None :]):
                 raise ValueError("one system message at most, and it comes first")
         return self
@@ -111,8 +123,8 @@ def _texts(row: Row) -> Iterator[tuple[str, str]]:
         if turn.speaker in _USER:
             yield f"conversations.{number}.value", turn.value
     for number, message in enumerate(row.messages or ()):
-        if message.role != "system":
-            yield f"messages.{number}.content", message.content
+        if message.role not in ("system", "tool") and not message.tool_calls:
+            yield f"messages.{number}.content", message.content or ""
 
 
 class Task(Unscored):
@@ -138,11 +150,33 @@ class Task(Unscored):
     def _prompt(self, name: str, row: Row, style: Style) -> Prompt:
         if row.prompt is not None:
             return Prompt(name, row.prompt, False, category=row.category)
+        if row.tools is not None or not all(message.plain for message in row.messages or ()):
+            return self._with_tools(name, row, style)
         history: list[Turn] = [("system", row.opening)] if row.opening is not None else []
-        history += [(message.role, message.content) for message in (row.messages or ())[:-1]]
-        turns = row.asked or [row.messages[-1].content for _ in (0,) if row.messages]
+        said = [(message.role, message.content or "") for message in row.messages or () if message.role != "tool"]
+        history += said[:-1]
+        turns = row.asked or [said[-1][1]]
         forced = self.options.history == "ar"
         return build_dialogue(name, turns, style, history=history, forced=forced, category=row.category)
+
+    def _with_tools(self, name: str, row: Row, style: Style) -> Prompt:
+        """A chat with tools or with messages that are more than texts, which only a chat template can write."""
+        if style != "chat":
+            raise UsageError(
+                f"cannot write prompt {name} as plain text: it has tools or a tool's messages; choose a model with a chat "
+                "template, or remove it"
+            )
+        assert row.messages is not None
+        before = [{"role": "system", "content": row.system}] if row.system is not None else []
+        messages = [*before, *(message.model_dump(exclude_unset=True) for message in row.messages)]
+        return Prompt(
+            name,
+            row.messages[-1].content or "",
+            True,
+            messages=tuple(messages),
+            tools=tuple(row.tools or ()),
+            category=row.category,
+        )
 
 
 def load(path: Path) -> dict[str, Row]:

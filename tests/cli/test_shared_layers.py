@@ -35,7 +35,7 @@ def test_the_last_positions_of_a_table_are_used(cli: Any, tmp_path: Path) -> Non
 
 
 def test_what_cannot_be_run_is_one_sentence(cli: Any, tmp_path: Path) -> None:
-    model = saved(REFUSED["scale by the cache's length"][0], tmp_path / "scaled")
+    model = saved(REFUSED["window in the mask only"][0], tmp_path / "masked")
     result = cli.refused(2, "run", "--model", model, *asked(tmp_path, "p" * 40), "--max-new-tokens", 8)
     assert wording(result)
     assert not (tmp_path / "out").exists() or not [*(tmp_path / "out").glob("[!.]*")]

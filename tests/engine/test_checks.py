@@ -18,6 +18,7 @@ from specbench.engine.attention import choice
 from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.attention.interface import LayerAttention, Sight, UnsupportedAttention
 from specbench.engine.attention.masks import Masks
+from specbench.engine.cache import StaticCache
 from specbench.engine.checks import forward, layer
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
@@ -105,8 +106,13 @@ def test_experts_that_flip_by_rounding_are_not_refused() -> None:
             pass
 
 
-def test_what_depends_on_the_length_is_served_before_it_sets_in() -> None:
-    model = build(REFUSED["scale by the cache's length"][0])
+def test_what_depends_on_the_length_is_served_before_it_sets_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Llama 4 scales its queries from position 23 on, here by a length that its layers do not get."""
+    monkeypatch.setattr(StaticCache, "get_seq_length", lambda *_: 0)
+    config, name, options = models.SUPPORTED["llama4"]
+    temperature = {"attn_temperature_tuning": True, "floor_scale": 24, "no_rope_layers": [1, 0, 1, 0]}
+    everything = {"layer_types": ["full_attention"] * 4}
+    model = build((config, name, {**options, **temperature, **everything}))
     with attached(model, capacity=23, max_rows=4) as engine:
         assert forward.far_lengths(model, 23)[-1] == 19
         text = engine.greedy(prompt(8, 97), 15)
@@ -120,9 +126,9 @@ def test_what_depends_on_the_length_is_served_before_it_sets_in() -> None:
 class _DriftsFarOut(ReferenceAttention):
     """An attention that is right after short texts only."""
 
-    def __call__(self, query: Any, key: Any, value: Any, scale: float | None, window: int | None) -> Any:
+    def __call__(self, query: Any, key: Any, value: Any, how: LayerAttention) -> Any:
         far = 1.3 if int(self.visibility.lengths.max()) > 40 else 1.0
-        return super().__call__(query, key, value, far * (scale or query.shape[-1] ** -0.5), window)
+        return super().__call__(query, key, value, replace(how, scale=far * (how.scale or query.shape[-1] ** -0.5)))
 
 
 def test_a_forward_that_is_wrong_far_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

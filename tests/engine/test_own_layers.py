@@ -22,7 +22,7 @@ from specbench.decoding import TokenTree
 from specbench.engine import Engine, graphs
 from specbench.engine.cpu import library
 from specbench.engine.sampler import Sampling
-from specbench.models.eight_bits import bytes_of, round_weights
+from specbench.models.packed import bytes_of, round_weights
 
 DENSE = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3")
 TOP = 8  # scores that are compared

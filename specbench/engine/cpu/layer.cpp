@@ -150,12 +150,8 @@ void products(const Seat& seat, long part, const Linear* linears, long count, co
 void gated(const Seat& seat, long part, const Layer& layer, const float* x, long rows, float* other, float* out) {
   Linear gate = layer.gate, up = layer.up;
   if (!up.weight) {  // both in one: gates first
-    const long size = gate.type == FLOAT32 ? 4 : gate.type == BFLOAT16 ? 2 : 1;
-    up = gate;
+    up = without(gate, layer.inner);
     up.out = gate.out = layer.inner;
-    up.weight = static_cast<const char*>(gate.weight) + layer.inner * gate.in * size;
-    if (gate.bias) up.bias = gate.bias + layer.inner;
-    if (gate.scale) up.scale = gate.scale + layer.inner;
   }
   const Pieces pieces(gate, rows);
   seat.share(part, pieces.count, [&](long piece) {

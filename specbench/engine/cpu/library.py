@@ -16,6 +16,7 @@ from specbench.engine.layers.parts import Unlike
 
 #: Numbers of dtypes and activations in the C++.
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+BLOCKS = {8: 3, 4: 4}  # weights in blocks, by bits
 NUMBERS = {number: dtype for dtype, number in TYPES.items()}
 ACTIVATIONS = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}
 LARGEST_HEAD = 512
@@ -33,7 +34,8 @@ class Linear(ctypes.Structure):
     """A linear layer."""
 
     _fields_ = [
-        ("weight", _pointer), ("bias", _pointer), ("scale", _pointer), ("out", _long), ("in_", _long), ("type", _int),
+        ("weight", _pointer), ("bias", _pointer), ("scale", _pointer), ("least", _pointer), ("out", _long),
+        ("in_", _long), ("type", _int), ("shift", _int), ("wide", _int),
     ]  # fmt: skip
 
 

@@ -4,33 +4,54 @@
 
 #include <algorithm>
 
+#include "blocks.h"
 #include "team.h"
 #include "vectors.h"
 
-enum Type { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
+// BLOCK8 and BLOCK4 are weights in blocks of a row, each with a scale: see blocks.h.
+enum Type { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2, BLOCK8 = 3, BLOCK4 = 4 };
 
 struct Linear {
   const void* weight;  // [out, in]
   const float* bias;   // [out], or null
-  const float* scale;  // [out] for int8, else null
+  const void* scale;   // float [out] for int8; [out, in / block] for blocks, else null
+  const void* least;   // [out, in / block], the smallest value of each block of BLOCK4; or null
   long out, in;
   int type;
+  int shift;  // a block has 2^shift weights
+  int wide;   // scales and smallest values of blocks are float, else half
 };
 
+// Bits of a weight, without scales.
+static inline long bits_of(const Linear& linear) {
+  return linear.type == FLOAT32 ? 32 : linear.type == BFLOAT16 ? 16 : linear.type == BLOCK4 ? 4 : 8;
+}
+
+// The linear layer without its first outputs.
+static inline Linear without(Linear linear, long outputs) {
+  linear.weight = static_cast<const char*>(linear.weight) + outputs * linear.in * bits_of(linear) / 8;
+  if (linear.bias) linear.bias += outputs;
+  const long scales = linear.type == INT8 ? outputs * 4 : outputs * (linear.in >> linear.shift) * (linear.wide ? 4 : 2);
+  if (linear.scale) linear.scale = static_cast<const char*>(linear.scale) + scales;
+  if (linear.least) linear.least = static_cast<const char*>(linear.least) + scales;
+  linear.out -= outputs;
+  return linear;
+}
+
 // Add elements from..to (whole vectors) to the sums of W weight rows and X input rows, lane by lane. Meanwhile prefetch
-// P weight rows at ``ahead``, so that memory is busy while sums are computed.
-template <int W, int X, int P, class T>
-static inline void add_products(vec (&sum)[W][X], const T* w, long w_stride, const float* x, long x_stride, long from,
-                                long to, const T* ahead) {
+// F weight rows at ``ahead``, so that memory is busy while sums are computed.
+template <int W, int X, int F, class P>
+static inline void add_products(vec (&sum)[W][X], P w, long w_stride, const float* x, long x_stride, long from,
+                                long to, P ahead) {
   for (long i = from; i < to; i += LANES) {
     vec input[X];
 #pragma GCC unroll 8
     for (int b = 0; b < X; b++) input[b] = load(x + b * x_stride + i);
 #pragma GCC unroll 8
     for (int a = 0; a < W; a++) {
-      vec weight = load(w + a * w_stride + i);
+      vec weight = load(w + (a * w_stride + i));
       in_register(weight);
-      if (a < P) __builtin_prefetch(ahead + a * w_stride + i, 0, 2);
+      if (a < F) __builtin_prefetch(address(ahead + (a * w_stride + i)), 0, 2);
 #pragma GCC unroll 8
       for (int b = 0; b < X; b++) sum[a][b] = fused(weight, input[b], sum[a][b]);
     }
@@ -38,8 +59,8 @@ static inline void add_products(vec (&sum)[W][X], const T* w, long w_stride, con
 }
 
 // Add up all lanes and the remaining elements from ``rest`` on: out[x * out_stride + w].
-template <int W, int X, class T>
-static inline void finish(const vec (&sum)[W][X], const T* w, long w_stride, const float* x, long x_stride, long rest,
+template <int W, int X, class P>
+static inline void finish(const vec (&sum)[W][X], P w, long w_stride, const float* x, long x_stride, long rest,
                           long k, float* out, long out_stride) {
 #pragma GCC unroll 8
   for (int b = 0; b < X; b++) {
@@ -49,48 +70,48 @@ static inline void finish(const vec (&sum)[W][X], const T* w, long w_stride, con
     for (int a = 0; a < W; a++) column[a] = sum[a][b];
     hsums<W>(column, total);
     for (long j = rest; j < k; j++)
-      for (int a = 0; a < W; a++) total[a] = fused(load_one(w + a * w_stride + j), x[b * x_stride + j], total[a]);
+      for (int a = 0; a < W; a++) total[a] = fused(load_one(w + (a * w_stride + j)), x[b * x_stride + j], total[a]);
 #pragma GCC unroll 8
     for (int a = 0; a < W; a++) out[b * out_stride + a] = total[a];
   }
 }
 
 // Dot products of W weight rows and X input rows.
-template <int W, int X, int P, class T>
-static inline void dots(const T* w, long w_stride, const float* x, long x_stride, long k, float* out, long out_stride,
-                        const T* ahead) {
+template <int W, int X, int F, class P>
+static inline void dots(P w, long w_stride, const float* x, long x_stride, long k, float* out, long out_stride,
+                        P ahead) {
   vec sum[W][X] = {};
   const long rest = k / LANES * LANES;
-  add_products<W, X, P>(sum, w, w_stride, x, x_stride, 0, rest, ahead);
+  add_products<W, X, F>(sum, w, w_stride, x, x_stride, 0, rest, ahead);
   finish<W, X>(sum, w, w_stride, x, x_stride, rest, k, out, out_stride);
 }
 
 // The same for up to three input rows.
-template <int W, int P, class T>
-static inline void dots_of(long rows, const T* w, long w_stride, const float* x, long x_stride, long k, float* out,
-                           long out_stride, const T* ahead) {
-  if (rows >= 3) dots<W, 3, P>(w, w_stride, x, x_stride, k, out, out_stride, ahead);
-  else if (rows == 2) dots<W, 2, P>(w, w_stride, x, x_stride, k, out, out_stride, ahead);
-  else dots<W, 1, P>(w, w_stride, x, x_stride, k, out, out_stride, ahead);
+template <int W, int F, class P>
+static inline void dots_of(long rows, P w, long w_stride, const float* x, long x_stride, long k, float* out,
+                           long out_stride, P ahead) {
+  if (rows >= 3) dots<W, 3, F>(w, w_stride, x, x_stride, k, out, out_stride, ahead);
+  else if (rows == 2) dots<W, 2, F>(w, w_stride, x, x_stride, k, out, out_stride, ahead);
+  else dots<W, 1, F>(w, w_stride, x, x_stride, k, out, out_stride, ahead);
 }
 
 // A part of the same sums, which are saved in ``kept`` until the next part.
-template <int X, int P, class T>
-static inline void chunk(vec* kept, const T* w, long w_stride, const float* x, long x_stride, long from, long to,
-                           long k, float* out, long out_stride, const T* ahead) {
+template <int X, int F, class P>
+static inline void chunk(vec* kept, P w, long w_stride, const float* x, long x_stride, long from, long to,
+                           long k, float* out, long out_stride, P ahead) {
   vec sum[TILE_W][X] = {};
   if (from) std::memcpy(sum, kept, sizeof sum);
-  add_products<TILE_W, X, P>(sum, w, w_stride, x, x_stride, from, to, ahead);
+  add_products<TILE_W, X, F>(sum, w, w_stride, x, x_stride, from, to, ahead);
   if (k - to < LANES) finish<TILE_W, X>(sum, w, w_stride, x, x_stride, to, k, out, out_stride);
   else std::memcpy(kept, sum, sizeof sum);
 }
 
-template <int P, class T>
-static inline void chunk_of(long rows, vec* kept, const T* w, long w_stride, const float* x, long x_stride, long from,
-                              long to, long k, float* out, long out_stride, const T* ahead) {
-  if (rows >= 3) chunk<3, P>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
-  else if (rows == 2) chunk<2, P>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
-  else chunk<1, P>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
+template <int F, class P>
+static inline void chunk_of(long rows, vec* kept, P w, long w_stride, const float* x, long x_stride, long from,
+                              long to, long k, float* out, long out_stride, P ahead) {
+  if (rows >= 3) chunk<3, F>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
+  else if (rows == 2) chunk<2, F>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
+  else chunk<1, F>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
 }
 
 constexpr long ROWS = 96;                         // input rows at a time: they fit a core's L2 cache
@@ -99,8 +120,8 @@ static_assert(CHUNK % LANES == 0, "whole vectors");
 
 // TILE_W weight rows by up to ROWS input rows, three at a time. Each time, a share of the next TILE_W weight rows is
 // prefetched, so that memory is read evenly during the computation: a core can have only few open memory requests.
-template <class T>
-static inline void band(const T* w, long w_stride, const float* x, long x_stride, long rows, long k, float* out,
+template <class P>
+static inline void band(P w, long w_stride, const float* x, long x_stride, long rows, long k, float* out,
                         long out_stride) {
   vec kept[(ROWS + 2) / 3][TILE_W * 3];
   const long tiles = (rows + 2) / 3, whole = k / LANES * LANES;
@@ -112,7 +133,7 @@ static inline void band(const T* w, long w_stride, const float* x, long x_stride
       const float* mine = x + row * x_stride;
       float* target = out + row * out_stride;
       const long first = TILE_W * tile / tiles, fetched = TILE_W * (tile + 1) / tiles - first;
-      const T* next = w + (TILE_W + first) * w_stride;
+      const P next = w + (TILE_W + first) * w_stride;
       vec* sums = kept[tile];
       if (fetched == 0)
         chunk_of<0>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
@@ -129,10 +150,9 @@ static inline void band(const T* w, long w_stride, const float* x, long x_stride
   }
 }
 
-template <class T>
-static void outputs(const Linear& linear, long begin, long end, const float* x, long x_stride, long rows, float* out,
+template <class P>
+static void outputs(const Linear& linear, P weight, long begin, long end, const float* x, long x_stride, long rows, float* out,
                     long out_stride) {
-  const T* weight = static_cast<const T*>(linear.weight);
   const long k = linear.in;
   long at = begin;
   for (; at + TILE_W <= end; at += TILE_W) band(weight + at * k, k, x, x_stride, rows, k, out + at, out_stride);
@@ -140,11 +160,12 @@ static void outputs(const Linear& linear, long begin, long end, const float* x, 
     for (long row = 0; row < rows; row++)
       dots<1, 1, 0>(weight + at * k, k, x + row * x_stride, x_stride, k, out + row * out_stride + at, out_stride,
                     weight);
-  if (!linear.bias && !linear.scale) return;
+  const float* scale = linear.type == INT8 ? static_cast<const float*>(linear.scale) : nullptr;
+  if (!linear.bias && !scale) return;
   for (long row = 0; row < rows; row++) {
     float* to = out + row * out_stride;
-    if (linear.scale)
-      for (long i = begin; i < end; i++) to[i] *= linear.scale[i];
+    if (scale)
+      for (long i = begin; i < end; i++) to[i] *= scale[i];
     if (linear.bias)
       for (long i = begin; i < end; i++) to[i] += linear.bias[i];
   }
@@ -153,9 +174,15 @@ static void outputs(const Linear& linear, long begin, long end, const float* x, 
 // Compute outputs begin..end of a linear layer for some rows: out[row * out_stride + output].
 static inline void linear_part(const Linear& linear, long begin, long end, const float* x, long x_stride, long rows,
                                float* out, long out_stride) {
-  if (linear.type == FLOAT32) outputs<float>(linear, begin, end, x, x_stride, rows, out, out_stride);
-  else if (linear.type == BFLOAT16) outputs<bf16>(linear, begin, end, x, x_stride, rows, out, out_stride);
-  else outputs<int8_t>(linear, begin, end, x, x_stride, rows, out, out_stride);
+  const auto run = [&](auto weight) { outputs(linear, weight, begin, end, x, x_stride, rows, out, out_stride); };
+  if (linear.type == FLOAT32) run(static_cast<const float*>(linear.weight));
+  else if (linear.type == BFLOAT16) run(static_cast<const bf16*>(linear.weight));
+  else if (linear.type == INT8) run(static_cast<const int8_t*>(linear.weight));
+  else if (linear.type == BLOCK8 && linear.wide) run(Block8<float>(linear.weight, linear.scale, linear.shift));
+  else if (linear.type == BLOCK8) run(Block8<half>(linear.weight, linear.scale, linear.shift));
+  else if (linear.wide) run(Block4<float, true>(linear.weight, linear.scale, linear.least));
+  else if (linear.least) run(Block4<half, true>(linear.weight, linear.scale, linear.least));
+  else run(Block4<half, false>(linear.weight, linear.scale, nullptr));
 }
 
 // Pieces of a product, each with some outputs for some rows: input rows that fit a core's cache, and enough weights
@@ -164,7 +191,7 @@ struct Pieces {
   static constexpr long BYTES = 96 << 10;
 
   Pieces(const Linear& linear, long rows) : outs(linear.out), rows(rows) {
-    const long row_bytes = linear.in * (linear.type == FLOAT32 ? 4 : linear.type == BFLOAT16 ? 2 : 1);
+    const long row_bytes = linear.in * bits_of(linear) / 8;
     width = std::max<long>(1, BYTES / row_bytes / TILE_W) * TILE_W;
     across = (outs + width - 1) / width;
     count = across * ((rows + ROWS - 1) / ROWS);

@@ -135,6 +135,15 @@ static inline void in_register(vec& value) {
 
 static inline vec splat(float value) { return vec{} + value; }
 
+// Keep the compiler from combining a product with a following sum, which would round once instead of twice.
+static inline void separate(vec& value) {
+#if defined(__AVX__)
+  in_register(value);
+#elif defined(__aarch64__)
+  asm("" : "+w"(value));
+#endif
+}
+
 // Sum of all lanes: repeatedly adds the upper half to the lower half.
 template <int N>
 struct Lanes {

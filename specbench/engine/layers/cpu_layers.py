@@ -139,15 +139,28 @@ class OwnLayers(Forwards):
 
     def _linear(self, module: nn.Linear) -> library.Linear:
         bias = None if module.bias is None else module.bias.detach().float().contiguous()
-        # A model that was loaded in int8 has bytes and scales, whose product is the weight.
-        weight, scale = getattr(module, "eight_bits", (module.weight.detach(), None))
-        self._kept += [each for each in (weight, bias, scale) if each is not None]
-        out, size = weight.shape
-        bias_at, scale_at = (
-            None if each is None else library.address(each, torch.float32, out) for each in (bias, scale)
-        )
-        weight_at = library.address(weight, weight.dtype, out * size)
-        return library.Linear(weight_at, bias_at, scale_at, out, size, library.TYPES[weight.dtype])
+        out, size = module.weight.shape
+        found = library.Linear(out=out, in_=size)
+        if bias is not None:
+            found.bias = library.address(bias, torch.float32, out)
+            self._kept.append(bias)
+        packed = getattr(module, "packed", None)
+        if packed is None:
+            weight = module.weight.detach()
+            self._kept.append(weight)
+            found.weight, found.type = library.address(weight, weight.dtype, out * size), library.TYPES[weight.dtype]
+            return found
+        self._kept += packed.tensors
+        quants, scales = packed.quants, packed.scales
+        found.weight = library.address(quants, quants.dtype, out * size * packed.bits // 8)
+        found.scale = library.address(scales, scales.dtype, out * (size // packed.block if packed.block else 1))
+        found.wide = scales.dtype == torch.float32
+        found.type = library.TYPES[torch.int8]
+        if packed.block:
+            found.type, found.shift = library.BLOCKS[packed.bits], packed.block.bit_length() - 1
+        if packed.least is not None:
+            found.least = library.address(packed.least, scales.dtype, scales.numel())
+        return found
 
 
 def _without_module(compute: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> Tensor:

@@ -240,11 +240,12 @@ class SharedState:
             )
 
     def _found(self) -> list[Tensor]:
-        """Parameters, and the bytes and scales of a model in int8."""
+        """Parameters, and the packed weights of a model in int8 or of a GGUF file."""
         found: list[Tensor] = []
         for module in self._modules:
             found += [each for each in module._parameters.values() if each is not None]
-            found += [each for each in module.__dict__.get("eight_bits", ()) if each is not None]
+            packed = module.__dict__.get("packed")
+            found += [] if packed is None else packed.tensors
         return found
 
     def _hooked(self) -> list[tuple[bool, int, int]]:
