@@ -216,8 +216,8 @@ class _Layer:
         self.module.__dict__.pop("forward", None)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        bound = self._signature.bind(*args, **named).arguments
-        given = {**bound, **bound.pop("kwargs", {})}
+        given = self._signature.bind(*args, **named).arguments
+        given |= given.pop("kwargs", {})
         cached = [name for name, value in given.items() if value is self._owner.cache]
         if not cached:
             return self._own(*args, **named)
@@ -335,6 +335,11 @@ class RecurrentStates:
     def nbytes(self) -> int:
         """Total bytes of all states."""
         return sum(each.nbytes for layer in self._layers for each in layer.states.values())
+
+    @property
+    def sequence_bytes(self) -> int:
+        """Bytes of the states of one slot."""
+        return self.nbytes // len(self.fresh)
 
     def aim(self, layout: Layout, parents: Tensor, lead: int) -> None:
         """Set the rows of the next forward, which reads them on the host.

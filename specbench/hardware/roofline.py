@@ -72,6 +72,7 @@ class ModelShape(Record):
     attention: tuple[AttentionLayers, ...]
     weight_bytes: float = Field(gt=0, description="bytes per weight")
     cache_bytes: float = Field(gt=0, description="bytes per cached element")
+    state_bytes: int = Field(default=0, ge=0, description="bytes of the states of recurrent layers of one sequence")
 
     @property
     def parameters(self) -> int:
@@ -149,7 +150,8 @@ def step_cost(shape: ModelShape, rows: int, context: int, slots: int = 1) -> Cos
         products += some.layers * some.query_heads * size * (cached + rows)
         # New rows are written once and read once.
         cells += some.layers * some.kv_heads * size * slots * (cached + 2 * rows)
-    return Cost(2.0 * products * tokens, weights * shape.weight_bytes + cells * shape.cache_bytes)
+    states = 2 * slots * shape.state_bytes  # read and written
+    return Cost(2.0 * products * tokens, weights * shape.weight_bytes + cells * shape.cache_bytes + states)
 
 
 def bound_s(cost: Cost, ceilings: Ceilings) -> float:

@@ -51,7 +51,7 @@ def shape_of(engine: Stepped) -> ModelShape:
     Raises:
         UsageError: the configuration does not say how many experts are active.
     """
-    model = engine.model
+    model, recurrent = engine.model, getattr(engine.cache, "recurrent", None)
     config = model.config.get_text_config()
     head = model.get_output_embeddings().weight
     tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
@@ -85,6 +85,7 @@ def shape_of(engine: Stepped) -> ModelShape:
         attention=_attention(engine),
         weight_bytes=bytes_of(model) / sum(p.numel() for p in parameters.values()),
         cache_bytes=model.dtype.itemsize,
+        state_bytes=recurrent.sequence_bytes if recurrent is not None else 0,
     )
 
 
