@@ -14,11 +14,11 @@ from torch import Tensor
 
 from specbench.heads.block_config import BlockHeadConfig
 from specbench.heads.block_head import BlockHead
-from specbench.training.objectives import scored_kl as divergence
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.training.block_heads.block_attention import BlockAttention
 from specbench.training.block_heads.blocks import blocks_at, every_block, sample_blocks
 from specbench.training.block_heads.initial_weights import start_from_target
+from specbench.training.objectives import scored_kl as divergence
 from specbench.training.objectives import scored_rows
 from specbench.training.objectives.teacher import Teacher
 
