@@ -108,8 +108,8 @@ class Engine:
             recurrent = self.cache.recurrent
             if recurrent is not None and (compile or self._graphs_asked):
                 raise UsageError(
-                    "cannot capture or compile steps of this model: it has recurrent layers, whose states the host moves; "
-                    "leave --graphs and --compile out"
+                    "cannot capture or compile steps of this model: it has recurrent layers, whose states the host "
+                    "moves; leave --graphs and --compile out"
                 )
             if recurrent is not None:
                 self._why_eager = "the model has recurrent layers, whose states the host moves"

@@ -79,7 +79,7 @@ class LayerStates:
         conv_kernel_size: int | None = None,
         **_: Any,
     ) -> Tensor:
-        """Append new columns [B, channels, n] to the state; return both, of which the last columns are the new state."""
+        """Append new columns [B, channels, n] to the state; return both. The last columns are the new state."""
         before = self.held.get(("conv", state_idx))
         whole = conv_states if before is None else torch.cat([before, conv_states], dim=-1)
         width = before.shape[-1] if before is not None else conv_kernel_size or conv_states.shape[-1]

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from specbench.models.adapters import CARD as CARD
     from specbench.models.adapters import fingerprints as fingerprints
     from specbench.models.config_shape import configured_shape as configured_shape
-    from specbench.models.packed import bytes_of as bytes_of
     from specbench.models.export.copies import exported as exported
     from specbench.models.export.gguf_file import export_gguf as export_gguf
     from specbench.models.export.hf_folder import export_hf as export_hf
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from specbench.models.names import EXPORTED as EXPORTED
     from specbench.models.names import resolve as resolve
     from specbench.models.notes import notes_on as notes_on
+    from specbench.models.packed import bytes_of as bytes_of
     from specbench.models.template_args import parse_template_args as parse_template_args
 else:
     __getattr__, __dir__ = door(__name__)

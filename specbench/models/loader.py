@@ -52,7 +52,8 @@ def load(
         template_args: arguments of the chat template for all prompts, such as ``{"enable_thinking": False}``.
 
     Raises:
-        UsageError: the model, dtype or an argument of the template is unknown, or the files are not a causal LM (without running their code).
+        UsageError: the model, dtype or an argument of the template is unknown, or the files are not a causal LM
+            (without running their code).
         EnvironmentRefused: the device is missing, the hub cannot be reached, or there is not enough memory.
     """
     transformers_logging.set_verbosity_error()

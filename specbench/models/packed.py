@@ -29,8 +29,8 @@ class PackedWeight:
 
     Attributes:
         bits: 8 or 4.
-        quants: int8 [out, in]; or uint8 [out, in / 2], where byte i of a block of 32 weights holds weight i in its low and
-            weight 16 + i in its high bits. Without ``least``, 4 bits stand for -8 to 7.
+        quants: int8 [out, in]; or uint8 [out, in / 2], where byte i of a block of 32 weights holds weight i in its low
+            and weight 16 + i in its high bits. Without ``least``, 4 bits stand for -8 to 7.
         scales: float16 or float32 [out, in / block], or float32 [out] with a scale per row.
         least: like ``scales``, or None.
         block: weights of a row that share a scale; 0 is a scale per row.
@@ -54,7 +54,9 @@ class PackedWeight:
     def rows(self, which: Tensor) -> PackedWeight:
         """The matrix with its rows in another order."""
         least = None if self.least is None else self.least[which].contiguous()
-        return PackedWeight(self.bits, self.quants[which].contiguous(), self.scales[which].contiguous(), least, self.block)
+        return PackedWeight(
+            self.bits, self.quants[which].contiguous(), self.scales[which].contiguous(), least, self.block
+        )
 
     def values(self) -> Tensor:
         """The matrix in float32."""
@@ -210,7 +212,7 @@ def _q6_k(raw: _Raw, size: int) -> PackedWeight:
     two = high.reshape(*high.shape[:2], 2, 1, 32) >> np.array([0, 2, 4, 6], dtype=np.uint8)[:, None] & 3
     quants = four.reshape(*low.shape[:2], 256) | (two.reshape(*low.shape[:2], 256) << 4)
     wide = _half(scale).astype(np.float32)[:, :, None] * scales.view(np.int8).astype(np.float32)
-    return PackedWeight(8, _rows((quants.astype(np.int8) - 32)), _rows(wide), None, 16)
+    return PackedWeight(8, _rows(quants.astype(np.int8) - 32), _rows(wide), None, 16)
 
 
 _FORMATS: dict[str, Callable[[_Raw, int], PackedWeight]] = {

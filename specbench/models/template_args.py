@@ -57,9 +57,12 @@ def check_template_args(args: Mapping[str, Any], template: str | None, model: st
 def check_chat_parts(prompt: Prompt, template: Any, model: str) -> None:
     """Refuse a prompt with tools, or with messages of the role ``tool``, for a template that would leave them out."""
     roles = {str(message.get("role")) for message in prompt.messages}
-    for what, used, word in (("tools", bool(prompt.tools), "tools"), ("a message of role tool", "tool" in roles, "tool")):
+    for what, used, word in (
+        ("tools", bool(prompt.tools), "tools"),
+        ("a message of role tool", "tool" in roles, "tool"),
+    ):
         if used and not re.search(rf"\b{word}\b", str(template)):
             raise UsageError(
-                f"cannot use prompt {one_line(prompt.id, 80)}: it has {what}, which the chat template of {model} does not "
-                "use; choose another model, or remove it"
+                f"cannot use prompt {one_line(prompt.id, 80)}: it has {what}, which the chat template of {model} does "
+                "not use; choose another model, or remove it"
             )

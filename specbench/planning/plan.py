@@ -40,8 +40,10 @@ class Loading(Flags):
 
     model: str = flag(DEFAULT_MODEL, "--model", help="Alias, hub id, folder, .gguf file or config:NAME.")
     dtype: str = flag(
-        "auto", "--dtype", help="float32, bfloat16, float16; on a CPU int8, or packed: a GGUF file's own weights; auto: float32 on a "
-        "CPU, else bfloat16."
+        "auto",
+        "--dtype",
+        help="float32, bfloat16, float16; on a CPU int8, or packed: a GGUF file's own weights; auto: float32 on a "
+        "CPU, else bfloat16.",
     )
     device: str = flag("auto", "--device", help="cpu, cuda, cuda:N or auto.")
     revision: str | None = flag(None, "--revision", help="Hub revision of the model.")

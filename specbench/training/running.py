@@ -41,7 +41,9 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
     _check_source(plan, module)
     if plan.dtype in ("int8", "packed") and isinstance(chosen, WeightOptions):
         # The layers would still read the packed weights from before the optimizer's step.
-        raise UsageError(f"cannot train in --dtype {plan.dtype}: it is for decoding only; give --dtype float32 or bfloat16")
+        raise UsageError(
+            f"cannot train in --dtype {plan.dtype}: it is for decoding only; give --dtype float32 or bfloat16"
+        )
     check_writable(plan.into)
     with _alone(plan.into), _without_denormals():
         return _trained(plan, card, module, chosen, say)

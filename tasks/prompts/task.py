@@ -92,7 +92,9 @@ class Row(BaseModel):
                 raise ValueError(f"field '{field}' is an empty text; write it or leave the turn out")
         if self.messages is not None:
             if self.messages[-1].role not in ("user", "tool"):
-                raise ValueError(f"the last message is the {self.messages[-1].role}'s; it must be the user's or a tool's")
+                raise ValueError(
+                    f"the last message is the {self.messages[-1].role}'s; it must be the user's or a tool's"
+                )
             if any(message.role == "system" for message in self.messages[self.system is None :]):
                 raise ValueError("one system message at most, and it comes first")
         return self
@@ -163,8 +165,8 @@ class Task(Unscored):
         """A chat with tools or with messages that are more than texts, which only a chat template can write."""
         if style != "chat":
             raise UsageError(
-                f"cannot write prompt {name} as plain text: it has tools or a tool's messages; choose a model with a chat "
-                "template, or remove it"
+                f"cannot write prompt {name} as plain text: it has tools or a tool's messages; choose a model with a "
+                "chat template, or remove it"
             )
         assert row.messages is not None
         before = [{"role": "system", "content": row.system}] if row.system is not None else []

@@ -1,4 +1,4 @@
-"""States of recurrent layers: through accepted and rejected drafts, rewinds, several slots, and chains inside a text."""
+"""States of recurrent layers: through accepted and rejected drafts, rewinds, slots, and chains inside a text."""
 
 from __future__ import annotations
 

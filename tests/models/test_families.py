@@ -26,7 +26,11 @@ def test_tokens_that_differ_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_no_family_is_lost() -> None:
     found = subprocess.run(
-        [sys.executable, "-m", "benchmarks.families", "--check"], cwd=families.ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "benchmarks.families", "--check"],
+        cwd=families.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert found.returncode == 0, found.stderr
 

@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 import torch
 from support.asserting import known
-from support.models import RECURRENT, SHARING, SUPPORTED, attached, prepared, prompt, request_record, supported, tiny_llama
+from support.models import (
+    RECURRENT,
+    SHARING,
+    SUPPORTED,
+    attached,
+    prepared,
+    prompt,
+    request_record,
+    supported,
+    tiny_llama,
+)
 from support.wording import wording
 
 from specbench.common.errors import UsageError

@@ -21,14 +21,15 @@ _KINDS = ("methods", "engines", "tasks", "presets", "models", "families", "gpus"
 
 def list_(
     kind: str = typer.Argument(
-        help="methods, engines, tasks, presets, models, families or gpus; or the name of a method, a task or an engine's "
-        "mode"
+        help="methods, engines, tasks, presets, models, families or gpus; or the name of a method, a task or an "
+        "engine's mode"
     ),
     as_json: bool = typer.Option(False, "--json", help="JSON to stdout, with every option of every method and task."),
 ) -> None:
     """List methods, tasks, presets, models or GPUs; or the options of one method or task, as in list jf.
 
-    families are the model classes of transformers that the engine runs or refuses. engines are other engines, whose modes can be rows of a run: list vllm:ngram has the options of one.
+    families are the model classes of transformers that the engine runs or refuses. engines are other engines, whose
+    modes can be rows of a run: list vllm:ngram has the options of one.
     """
     if kind == "models":
         from specbench.cli.commands.list_models import list_models

@@ -12,8 +12,8 @@ from specbench.common import read_json_object
 _RESULTS = Path(specbench.__file__).parent / "models" / "families.json"
 _LEGEND = (
     "exact: the engine decodes the tokens of the model's own generate, one row at a time and with trees. refused: the "
-    "engine refuses the model. not tried: our command does not make a tiny model of this class that runs in transformers. "
-    "Tiny models with random weights in float32, transformers {transformers}."
+    "engine refuses the model. not tried: our command does not make a tiny model of this class that runs in "
+    "transformers. Tiny models with random weights in float32, transformers {transformers}."
 )
 
 

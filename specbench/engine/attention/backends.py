@@ -32,9 +32,7 @@ class ReferenceAttention:
             attended[:, group.rows] = self._of_group(group, query, key, value, how)
         return attended
 
-    def _of_group(
-        self, group: Group, query: Tensor, key: Tensor, value: Tensor, how: LayerAttention
-    ) -> Tensor:
+    def _of_group(self, group: Group, query: Tensor, key: Tensor, value: Tensor, how: LayerAttention) -> Tensor:
         """[1, rows of the group, heads, value size]."""
         slots = group.slots.stop - group.slots.start
         mine = query[0, :, group.rows].unflatten(1, (slots, -1)).transpose(0, 1)
