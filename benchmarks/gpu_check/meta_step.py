@@ -152,7 +152,10 @@ class MetaStep:
         HeldRotary(model).attach()
         self._program = Program(model, ops or TritonOps(META))
         with nullcontext() if reach is None else declared.refusing(), launches(lambda *_: None):
-            shapes, self.calls = declared.learn_layers(self._program, TritonAttention, META, height=1)
+            shapes, calls, recurrent = declared.learn_layers(self._program, TritonAttention, META, height=1)
+        self.calls: interface.Calls = calls
+        if recurrent:
+            raise interface.UnsupportedAttention("this model has recurrent layers, whose steps cannot be captured")
         if reach is not None:
             declared.check_windows(model, self.calls, reach)
         self._kv_heads = min(kv_heads for kv_heads, _, _ in shapes.values())

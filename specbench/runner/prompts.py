@@ -177,7 +177,7 @@ def _prompts(found: Any) -> Sequence[Prompt]:
             raise plugins.Refused(f"prompt {at} is {type(prompt).__name__:.40}, not a Prompt")
         texts = [prompt.id, prompt.text, prompt.prefill, prompt.category, *prompt.stops, *prompt.follow_ups]
         texts += [each for turn in prompt.history for each in turn]
-        texts += [message.get("role") for message in prompt.messages]
+        texts += [message.get("role", "") for message in prompt.messages]
         if not all(isinstance(each, str) for each in texts):
             raise plugins.Refused(f"prompt {at} has something else than text where text is needed")
         if not 0 < len(prompt.id) <= _LONGEST_ID or len(prompt.category) > _LONGEST_ID:

@@ -70,8 +70,8 @@ def test_a_window_as_long_as_the_run_hides_nothing_and_is_not_asked_for() -> Non
 class _WrongScale(ReferenceAttention):
     """An attention that ignores a model's own scale."""
 
-    def __call__(self, query: Any, key: Any, value: Any, scale: float | None, window: int | None) -> Any:
-        return super().__call__(query, key, value, 1.3 * (scale or query.shape[-1] ** -0.5), window)
+    def __call__(self, query: Any, key: Any, value: Any, how: LayerAttention) -> Any:
+        return super().__call__(query, key, value, replace(how, scale=1.3 * (how.scale or query.shape[-1] ** -0.5)))
 
 
 class _SeesSiblings(ReferenceAttention):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from specbench.decoding.tree import TokenTree
 from specbench.engine import fast_paths, graphs
 from specbench.engine.attention import choice, flash
 from specbench.engine.attention.backends import ReferenceAttention
-from specbench.engine.attention.interface import UnsupportedAttention
+from specbench.engine.attention.interface import LayerAttention, UnsupportedAttention
 from specbench.engine.engine import Engine
 from specbench.engine.graphs import CaptureFailed
 from specbench.engine.layers import compiled, sums
@@ -141,8 +142,9 @@ def test_kernels_that_were_asked_for_are_refused_with_the_reason(kernels: Any) -
 
 def test_a_model_at_fault_is_still_refused_as_such(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong(ReferenceAttention):
-        def __call__(self, query: Any, key: Any, value: Any, scale: Any, window: Any) -> Any:
-            return super().__call__(query, key, value, 1.3 * (scale or query.shape[-1] ** -0.5), window)
+        def __call__(self, query: Any, key: Any, value: Any, how: LayerAttention) -> Any:
+            scale = 1.3 * (how.scale or query.shape[-1] ** -0.5)
+            return super().__call__(query, key, value, replace(how, scale=scale))
 
     monkeypatch.setattr(choice, "ReferenceAttention", Wrong)
     kernels.error = NO_IMAGE

@@ -121,9 +121,12 @@ def test_a_deep_tree_reads_a_layer_twice(monkeypatch: pytest.MonkeyPatch) -> Non
         layer = engine.cache.recurrent._layers[0]  # type: ignore[union-attr]
         calls: list[int] = []
         own = layer._own
-        monkeypatch.setattr(
-            layer, "_own", lambda **given: calls.append(given["hidden_states"].shape[1]) or own(**given)
-        )
+
+        def counted(**given: Any) -> Any:
+            calls.append(given["hidden_states"].shape[1])
+            return own(**given)
+
+        monkeypatch.setattr(layer, "_own", counted)
         engine.step({slot: hiding_tree(random.Random(0), first, prompt(6, VOCAB, 4), VOCAB, 9)})
         assert len(calls) == 2  # over the paths, and over the accepted rows
         calls.clear()

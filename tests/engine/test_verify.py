@@ -147,7 +147,8 @@ def test_a_tree_after_a_prompt_stands_by_its_depth_and_sees_all_of_the_prompt() 
         groups=(Group(slice(1, 2), slice(0, 4), 9),),
     )
     ancestry = TorchOps().ancestry(parents, layout)
-    found, longer, new_layout = _prepend_prompt(torch.tensor([7, 8]), tokens, ancestry, layout)
+    found, above, longer, new_layout = _prepend_prompt(torch.tensor([7, 8]), tokens, parents, ancestry, layout)
+    assert above.tolist() == [0, 0, 1, 2, 2, 4]
     assert found.tolist() == [7, 8, 9, 1, 2, 3]
     assert longer.depth.tolist() == [0, 1, 2, 3, 3, 4]
     assert (new_layout.slot.tolist(), new_layout.count.tolist()) == ([1] * 6, [0, 6, 0])

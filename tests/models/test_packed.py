@@ -53,7 +53,7 @@ def test_products_have_the_bits_of_dequantised_weights(kind: str, family: str) -
     for at, module in enumerate(m for m in model.modules() if type(m) is nn.Linear):
         rows, size = module.weight.shape
         module.__dict__["packed"] = packed._FORMATS[kind](raw(kind, rows, size, at), size)
-        module.weight.data = module.packed.values()
+        module.weight.data = module.__dict__["packed"].values()
     ids, tree = prompt(9, 97), TokenTree([1, 2, 3, 4, 5, 6, 7], [-1, 0, 0, 1, 3, 4, 5])
     found = []
     for _ in range(2):
