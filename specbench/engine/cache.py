@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specbench.engine.layout import Layout
 from specbench.engine.ops import Ops
-from specbench.engine.recurrent import RecurrentStates, StateRecorder
+from specbench.engine.layers.recurrent import RecurrentStates, StateRecorder
 
 _NOISE = 256  # cells of a block of noise
 
@@ -82,7 +82,7 @@ class StaticCache(Answering):
             self._buffers += [keys, values]
             self._layers.update({layer: (keys[i], values[i]) for i, layer in enumerate(layers)})
         self._aim: tuple[Layout, Tensor, Ops] | None = None
-        self._offsets: Tensor | None = None
+        self._positions: Tensor | None = None
 
     @cached_property
     def _noise(self) -> torch.Generator:
@@ -103,17 +103,18 @@ class StaticCache(Answering):
         ``positions``: integer [N] of the rows in their texts; ``parents``: integer [N], row of each row's parent, its
         own for roots; ``lead``: rows of a prompt and the root under it, which is 1 without a prompt.
         """
-        self._aim = layout, lengths, ops
+        self._aim, self._positions = (layout, lengths, ops), positions
         if self.recurrent is not None:
             self.recurrent.aim(layout, parents, lead)
-        self._offsets = positions - torch.arange(len(positions), device=positions.device)
 
     def get_seq_length(self, layer_idx: int | None = None) -> Any:
         """Return what a layer adds to the index of each row to get its position, [N]; 0 for a whole model.
 
         A layer of Llama 4 scales its queries by their positions, which it does not get as an argument.
         """
-        return 0 if layer_idx is None or self._offsets is None else self._offsets
+        if layer_idx is None or self._positions is None:
+            return 0
+        return self._positions - torch.arange(len(self._positions), device=self._positions.device)
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store a layer's new keys and values [1, heads, N, size]; return its whole cache, like :meth:`stored`."""

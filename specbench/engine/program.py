@@ -21,7 +21,7 @@ from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.cache import StaticCache
 from specbench.engine.layout import Group, Layout
 from specbench.engine.ops import Ancestry, Ops, typical_next
-from specbench.engine.recurrent import CACHE_NAMES
+from specbench.engine.layers.recurrent import CACHE_NAMES
 from specbench.engine.sampler import Sampling, perturbed
 
 

@@ -15,8 +15,9 @@ from torch import nn
 
 from specbench.common import UsageError
 from specbench.decoding import TokenTree
-from specbench.engine import Chain, next_tokens, recurrent
+from specbench.engine import Chain, next_tokens
 from specbench.engine.engine import Engine
+from specbench.engine.layers import recurrent
 
 VOCAB = 97
 

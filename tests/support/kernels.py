@@ -110,9 +110,10 @@ def attention_cases(capability: int) -> Iterator[Case]:
             types |= dict.fromkeys(_PARTIAL, f"*{step.dtype}" if step.direct else "*fp32")
             joins = not step.direct and tile.block_m <= _JOINED_ROWS
             types["arrivals"] = "*i32" if joins else types["out"]
+            types |= {"sinks": types["out"], "softcap": "fp32"}
             constants = {
-                "group": group, "key_size": size, "value_size": size, "has_window": step.window, "direct": step.direct,
-                "joins": joins,
+                "group": group, "key_size": size, "value_size": size, "has_window": step.window, "chunked": False,
+                "capped": False, "has_sinks": False, "direct": step.direct, "joins": joins,
                 "block_m": tile.block_m, "block_n": tile.block_n, "block_k": padded_size(size),
                 "block_v": padded_size(size), "block_s": 64,
                 "chunk": tile.chunk, "min_tiles": step.min_tiles, "stages": tile.stages, **depends,
@@ -120,9 +121,9 @@ def attention_cases(capability: int) -> Iterator[Case]:
             options = {"num_warps": tile.warps, "num_stages": tile.stages, **OPTIONS, **launch}
             yield Case("attend", ", ".join(words), kernels.attend, types, constants, options, _PLAIN, "i32")
     for most in (4, MAX_SPLITS):
-        constants = {"group": 7, "value_size": 128, "has_window": False, "block_n": 64, "block_c": most}
-        constants |= {"block_v": 64, "min_tiles": 1, **depends}
-        types = _BY_SLOT | dict.fromkeys(_PARTIAL, "*fp32") | {"out": "*bf16", "slot_of": "*i32"}
+        constants = {"group": 7, "value_size": 128, "has_window": False, "chunked": False, "has_sinks": False}
+        constants |= {"block_n": 64, "block_c": most, "block_v": 64, "min_tiles": 1, **depends}
+        types = _BY_SLOT | dict.fromkeys(_PARTIAL, "*fp32") | {"out": "*bf16", "sinks": "*bf16", "slot_of": "*i32"}
         options = {"num_warps": 4 if most > 16 else 1, **OPTIONS, **launch}
         yield Case("combine", f"{most} splits", kernels.combine, types, constants, options, _PLAIN)
 

@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[_Recipe, str]] = {
         "AttentionInterface",
     ),
     "state of its own": (
-        ("RecurrentGemmaConfig", "RecurrentGemmaForCausalLM", {"vocab_size": 97, "lru_width": 32}),
+        ("RecurrentGemmaConfig", "RecurrentGemmaForCausalLM", {"vocab_size": 97, "lru_width": 32, "num_hidden_layers": 3}),
         "'recurrent' layers",
     ),
     "window in the mask only": (

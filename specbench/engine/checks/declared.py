@@ -16,11 +16,11 @@ from specbench.engine import pack
 from specbench.engine.attention.interface import Backend, Calls, UnsupportedAttention, Visibility
 from specbench.engine.cache import LayerShape, ShapeRecorder
 from specbench.engine.program import Program
-from specbench.engine.recurrent import Shapes
+from specbench.engine.layers.recurrent import Shapes
 
 _LAYER_TYPES = (
     *("full_attention", "sliding_attention", "chunked_attention"),
-    *("linear_attention", "conv", "mamba", "hybrid", "hybrid_sliding"),  # with states, see engine/recurrent.py
+    *("linear_attention", "conv", "mamba", "hybrid", "hybrid_sliding"),  # with states, see engine/layers/recurrent.py
     *("dummy", "mlp", "moe"),  # without attention
 )
 
