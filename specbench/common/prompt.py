@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 Turn = tuple[Literal["system", "user", "assistant"], str]
 
-
 _FENCE = "```"
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from specbench.engine.memory_budget import assert_trees_fit as assert_trees_fit
     from specbench.engine.memory_budget import step_memory as step_memory
     from specbench.engine.phases import Phases as Phases
+    from specbench.engine.program import base_model as base_model
     from specbench.engine.program import decoder_layers as decoder_layers
     from specbench.engine.program import tap_points as tap_points
     from specbench.engine.program import tapped as tapped

@@ -32,12 +32,19 @@ def decoder_layers(model: Any) -> list[nn.Module]:
     return [layer for modules in lists for layer in modules]
 
 
+def base_model(model: Any) -> Any:
+    """Return the model without its LM head."""
+    base = model.base_model
+    # Llama 4's names no attribute of the class that has the LM head, so transformers returns the whole model.
+    return model.model if base is model and isinstance(getattr(model, "model", None), nn.Module) else base
+
+
 def tap_points(model: Any) -> list[nn.Module]:
     """Return the modules whose outputs can be tapped: each decoder layer, then the base model.
 
     The base model's output is what the LM head reads: that of the last layer after the final norm.
     """
-    return [*decoder_layers(model)[: model.config.get_text_config().num_hidden_layers], model.base_model]
+    return [*decoder_layers(model)[: model.config.get_text_config().num_hidden_layers], base_model(model)]
 
 
 @contextmanager
@@ -142,7 +149,7 @@ class Program:
         self._points = tap_points(model)
         # A model whose last layers store no keys and values may run them only for the rows whose logits are kept: its
         # attention and the tapped outputs would then have fewer rows than the step.
-        base = model.base_model
+        base = base_model(model)
         drops = base is not model and "logits_to_keep" in inspect.signature(base.forward).parameters
         self._drops_rows = base if drops else None
         names = [name for name in CACHE_NAMES if name in inspect.signature(model.forward).parameters]
@@ -286,7 +293,7 @@ class LogitChunks:
         if len(self._rows) <= _LOGIT_ROWS:
             yield self._model(**self._arguments, logits_to_keep=len(self._rows)).logits
             return
-        base, found = self._model.base_model, []
+        base, found = base_model(self._model), []
         hook = base.register_forward_hook(lambda *given: found.append(given[-1]))
         device = self._arguments["input_ids"].device
         try:

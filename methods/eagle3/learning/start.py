@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from specbench.engine import decoder_layers
+from specbench.engine import base_model, decoder_layers
 from specbench.methods.eagle3.head import DraftHead
 
 _FINAL = ("norm", "final_layernorm", "ln_f")  # names in transformers' base models
@@ -29,7 +29,7 @@ def start_from_target(head: DraftHead, model: Any) -> int:
         copied += _attention(own, theirs, head.config.hidden_size)
         copied += _norms(own, theirs)
     copied += _mlp(layers[-1], target)
-    final = next((getattr(model.base_model, name) for name in _FINAL if hasattr(model.base_model, name)), None)
+    final = next((getattr(base_model(model), name) for name in _FINAL if hasattr(base_model(model), name)), None)
     copied += _copy(head.norm, final)
     scorer = model.get_output_embeddings()
     ids = head.draft_ids

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specbench.engine import decoder_layers
+from specbench.engine import base_model, decoder_layers
 from specbench.heads import BlockHead
 
 _FINAL = ("norm", "final_layernorm", "ln_f")  # names in transformers' base models
@@ -34,7 +34,7 @@ def start_from_target(head: BlockHead, model: Any, ids: Tensor) -> int:
             if not hasattr(getattr(theirs, "self_attn", None), f"{name}_norm"):
                 norm = getattr(attention, f"{name}_norm")
                 norm.weight.fill_(_spread(model, theirs, f"self_attn.{name}_proj", ids, attention.head_dim))
-    final = next((getattr(model.base_model, name) for name in _FINAL if hasattr(model.base_model, name)), None)
+    final = next((getattr(base_model(model), name) for name in _FINAL if hasattr(base_model(model), name)), None)
     copied += _copy(head.norm, final) if final is not None else 0
     first = getattr(layers[0], "input_layernorm", None)
     copied += _copy(head.hidden_norm, first) if first is not None else 0
@@ -61,7 +61,7 @@ def _spread(model: Any, layer: nn.Module, name: str, ids: Tensor, size: int) -> 
     seen: list[Tensor] = []
     hook = projection.register_forward_hook(lambda _, __, output: seen.append(output))
     try:
-        model.base_model(input_ids=ids, use_cache=False)
+        base_model(model)(input_ids=ids, use_cache=False)
     finally:
         hook.remove()
     return float(seen[0].float().unflatten(-1, (-1, size)).pow(2).mean(-1).sqrt().mean())

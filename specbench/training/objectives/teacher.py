@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.engine import tap_points, tapped
+from specbench.engine import base_model, tap_points, tapped
 
 
 class Teacher:
@@ -35,7 +35,7 @@ class Teacher:
             padding has no effect.
         """
         with tapped(self._points, self._taps) as outputs:
-            states = self._model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            states = base_model(self._model)(input_ids=ids, use_cache=False).last_hidden_state
         return torch.cat(outputs, dim=-1), states
 
 
