@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specbench.engine.layers.recurrent import RecurrentStates, StateRecorder
 from specbench.engine.layout import Layout
 from specbench.engine.ops import Ops
-from specbench.engine.layers.recurrent import RecurrentStates, StateRecorder
 
 _NOISE = 256  # cells of a block of noise
 

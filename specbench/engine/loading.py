@@ -10,9 +10,9 @@ from specbench.engine.buckets import scratch_cells
 from specbench.engine.cache import StaticCache
 from specbench.engine.checks import declared, forward, layer
 from specbench.engine.layers.code import LayerBackend
+from specbench.engine.layers.recurrent import RecurrentStates
 from specbench.engine.ops import TorchOps
 from specbench.engine.program import Program
-from specbench.engine.layers.recurrent import RecurrentStates
 from specbench.engine.sampler import Sampling
 from specbench.engine.slots import Slots
 from specbench.engine.stepper import EagerStepper

@@ -19,9 +19,9 @@ from specbench.engine import pack
 from specbench.engine.attention.interface import Backend, Calls, UnsupportedAttention, Visibility
 from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.cache import StaticCache
+from specbench.engine.layers.recurrent import CACHE_NAMES
 from specbench.engine.layout import Group, Layout
 from specbench.engine.ops import Ancestry, Ops, typical_next
-from specbench.engine.layers.recurrent import CACHE_NAMES
 from specbench.engine.sampler import Sampling, perturbed
 
 

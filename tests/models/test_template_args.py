@@ -49,12 +49,12 @@ def test_arguments_that_cannot_be_set_are_refused(written: list[str]) -> None:
 
 def test_arguments_reach_every_prompt_and_the_record(folder: Path) -> None:
     plain = load(str(folder))
-    told = load(str(folder), template_args={"enable_thinking": False, "effort": "low"})
+    given = load(str(folder), template_args={"enable_thinking": False, "effort": "low"})
     ask = Prompt("a", "hi", True)
     assert plain.decode(plain.encode(ask)) == "hi|"
-    assert told.decode(told.encode(ask)) == "hi|no low"
-    assert told.write_chat([{"role": "user", "content": "hi"}], add_generation_prompt=False) == "hino low"
-    assert told.spec.model_dump()["template_args"] == {"enable_thinking": False, "effort": "low"}
+    assert given.decode(given.encode(ask)) == "hi|no low"
+    assert given.write_chat([{"role": "user", "content": "hi"}], add_generation_prompt=False) == "hino low"
+    assert given.spec.model_dump()["template_args"] == {"enable_thinking": False, "effort": "low"}
     assert "template_args" not in plain.spec.model_dump()
 
 

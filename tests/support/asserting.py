@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,11 +17,11 @@ import torch
 
 from specbench.cli.app import main
 from specbench.common.errors import SpecbenchError
-from specbench.evals.data import DATA_DIR
 
 # ------------------------------
 # a value that the test knows to be there, for a type that says it may not be; and the line of a refusal.
-
+from specbench.common.prompt import Prompt
+from specbench.evals.data import DATA_DIR
 
 T = TypeVar("T")
 
@@ -144,3 +144,9 @@ def killed(folder: Path, *argv: object, when: Callable[[], bool], delay: float =
     time.sleep(delay)
     process.kill()
     assert process.code == -signal.SIGKILL, "it ended before it was killed"
+
+
+def asked(prompt: Prompt) -> list[Any]:
+    """All that a prompt says, as JSON writes it; fields that most prompts do not have are left out where empty."""
+    rare = ("messages", "tools")
+    return [value for field in fields(prompt) if (value := getattr(prompt, field.name)) or field.name not in rare]

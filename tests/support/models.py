@@ -158,8 +158,12 @@ REFUSED: dict[str, tuple[_Recipe, str]] = {
         "AttentionInterface",
     ),
     "state of its own": (
-        ("RecurrentGemmaConfig", "RecurrentGemmaForCausalLM", {"vocab_size": 97, "lru_width": 32, "num_hidden_layers": 3}),
-        "'recurrent' layers",
+        (
+            "RecurrentGemmaConfig",
+            "RecurrentGemmaForCausalLM",
+            {"vocab_size": 97, "lru_width": 32, "num_hidden_layers": 3},
+        ),
+        "differs from the model's own",
     ),
     "window in the mask only": (
         ("PhimoeConfig", "PhimoeForCausalLM", {"vocab_size": 97, "sliding_window": WINDOW, **_MOE}),

@@ -5,13 +5,13 @@ import hashlib
 import json
 import pickle
 import zlib
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import pytest
 import small_data
 from small_data.livecodebench import MADE, Row, packed
+from support.asserting import asked
 from support.wording import wording
 
 from specbench.common import options as opt
@@ -105,7 +105,7 @@ def test_the_prompt_is_the_authors(task_data: Path) -> None:
 def test_prompts_change_only_with_the_version(task_data: Path, chat: bool, pinned: str) -> None:
     """When this fails, raise ``version`` in task.toml and then renew both digests."""
     prompts = task(task_data).prompts(chat)
-    found = hashlib.sha256(json.dumps([astuple(prompt) for prompt in prompts]).encode()).hexdigest()[:16]
+    found = hashlib.sha256(json.dumps([asked(prompt) for prompt in prompts]).encode()).hexdigest()[:16]
     assert found == pinned
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.asserting import data_folder
+from support.asserting import asked, data_folder
 
 from specbench.common import registry
 from specbench.evals.data import manifest
@@ -57,7 +56,7 @@ def digest(name: str, options: dict[str, Any], chat: bool, folder: Path | None) 
     module = registry.task(name).load()
     prompts = module.Task(module.Options(**options), folder).prompts(chat)
     assert len({prompt.id for prompt in prompts}) == len(prompts)
-    return len(prompts), hashlib.sha256(json.dumps([astuple(prompt) for prompt in prompts]).encode()).hexdigest()[:16]
+    return len(prompts), hashlib.sha256(json.dumps([asked(prompt) for prompt in prompts]).encode()).hexdigest()[:16]
 
 
 @pytest.mark.parametrize(("name", "options", "chat", "own"), OPEN)

@@ -5,12 +5,13 @@ import json
 import re
 import shutil
 import time
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from small_data.spider import ASKED, DEV, TABLES, Row
+from support.asserting import asked
 from support.wording import wording
 
 from specbench.common.errors import UsageError
@@ -96,7 +97,7 @@ PINNED = [
 def test_prompts_change_only_with_the_version(task_data: Path, style: str, tables: str, pinned: str) -> None:
     """When this fails, raise ``version`` in task.toml and then renew the digests."""
     prompts = task(task_data, style=style, tables=tables).prompts(chat=True)
-    assert hashlib.sha256(json.dumps([astuple(one) for one in prompts]).encode()).hexdigest()[:16] == pinned
+    assert hashlib.sha256(json.dumps([asked(one) for one in prompts]).encode()).hexdigest()[:16] == pinned
 
 
 @pytest.mark.parametrize(

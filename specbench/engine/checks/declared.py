@@ -15,8 +15,8 @@ from specbench.decoding import TokenTree
 from specbench.engine import pack
 from specbench.engine.attention.interface import Backend, Calls, UnsupportedAttention, Visibility
 from specbench.engine.cache import LayerShape, ShapeRecorder
-from specbench.engine.program import Program
 from specbench.engine.layers.recurrent import Shapes
+from specbench.engine.program import Program
 
 _LAYER_TYPES = (
     *("full_attention", "sliding_attention", "chunked_attention"),

@@ -1,4 +1,4 @@
-"""Recurrent layers (Mamba, gated delta nets, short convolutions): their states per slot, through drafts and commits.
+"""Keep the states of Mamba layers, gated delta nets and short convolutions per slot, through drafts and commits.
 
 A recurrent layer folds a text into states of a fixed size. Unlike keys and values, a state cannot be cut where a draft
 is rejected. So each slot keeps the state after its committed text, and a step runs such a layer, with the model's own
