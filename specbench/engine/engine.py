@@ -106,10 +106,10 @@ class Engine:
             )  # fmt: skip
             self._slots, self.cache = self._eager.slots, self._eager.slots.cache
             recurrent = self.cache.recurrent
-            if recurrent is not None and (compile or self._graphs_asked):
+            if recurrent is not None and self._graphs_asked:
                 raise UsageError(
-                    "cannot capture or compile steps of this model: it has recurrent layers, whose states the host "
-                    "moves; leave --graphs and --compile out"
+                    "cannot capture steps of this model: it has recurrent layers, whose states the host moves; leave "
+                    "--graphs out"
                 )
             if recurrent is not None:
                 self._why_eager = "the model has recurrent layers, whose states the host moves"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specbench.common import SpecbenchError
+from specbench.common import SpecbenchError, UsageError
 from specbench.engine import memory, memory_budget
 from specbench.engine.attention.choice import Attentions
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
@@ -51,6 +51,8 @@ def load_stepper(
 
     assert_trees_fit()
     cache = StaticCache(shapes, slots, capacity + scratch_cells(max_rows), model.dtype, device)
+    if recurrent and code.compiles:
+        raise UsageError("cannot compile this model's layers: some are recurrent; leave --compile out")
     if recurrent:
         cache.recurrent = RecurrentStates(recurrent, cache, widths.hidden, slots, device)
         code.hold(cache.recurrent)

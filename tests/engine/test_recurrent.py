@@ -160,10 +160,9 @@ def test_a_layer_that_continues_only_token_by_token_is_found(ignores: bool) -> N
     assert recurrent._continues(_Forgets(ignores), shapes, 4) is not ignores
 
 
-@pytest.mark.parametrize("option", ["compile", "graphs"])
-def test_what_needs_states_on_the_device_is_refused(option: str) -> None:
-    with pytest.raises(UsageError, match="recurrent layers", check=wording):
-        Engine(supported("lfm2"), capacity=16, max_rows=2, **{option: True})  # type: ignore[arg-type]
+def test_compiled_layers_are_refused() -> None:
+    with pytest.raises(UsageError, match="recurrent", check=wording):
+        Engine(supported("lfm2"), capacity=16, max_rows=2, compile=True)
 
 
 def test_the_report_names_the_layers_and_their_bytes(engine: Engine) -> None:

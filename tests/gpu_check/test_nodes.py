@@ -156,7 +156,7 @@ def test_the_shape_without_memory_is_the_shape(family: str) -> None:
         assert found == expected
 
 
-@pytest.mark.parametrize("feature", ["state of its own", "longrope", "window in the mask only"])
+@pytest.mark.parametrize("feature", ["longrope", "window in the mask only"])
 def test_what_the_engine_does_not_run_is_refused(feature: str, tmp_path: Path) -> None:
     recipe, _ = REFUSED[feature]
     with pytest.raises(UsageError, check=wording):

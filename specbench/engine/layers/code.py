@@ -49,7 +49,7 @@ class LayerBackend:
         captured: bool,
         products: SkinnyProducts,
     ) -> None:
-        self.model, self._compile, self._asked = model, compile, native is True
+        self.model, self.compiles, self._asked = model, compile, native is True
         self.native_attention: str = model.config._attn_implementation
         if self.native_attention == interface.NAME:
             raise ValueError("this model is already attached to an engine; close() that one first")
@@ -64,7 +64,7 @@ class LayerBackend:
         """Return why our own code cannot be used at all, or an empty string."""
         if native is False:
             return "not requested"
-        if self._compile:
+        if self.compiles:
             return "torch.compile was requested"
         device = self.model.device.type
         if device not in OF_DEVICE:
@@ -103,12 +103,12 @@ class LayerBackend:
         kind = linear_kind(self.model)
         with self.detached():  # products are found with a forward without an engine
             linears = Linears(self.model, kind)
-        self._take([linears, compiled.Fused(self.model, self._compile)], kind)
+        self._take([linears, compiled.Fused(self.model, self.compiles)], kind)
         try:
             check()
         except Exception as error:
             stated = isinstance(error, SpecbenchError) and error.__cause__ is None
-            if stated or not self._compile or memory.ran_out(error):
+            if stated or not self.compiles or memory.ran_out(error):
                 raise
             self._leave()
             self._take([linears], kind)
