@@ -129,7 +129,7 @@ def test_another_file_than_the_hash_says_is_refused(tmp_path: Path) -> None:
         {}, RAW | TURNS, {"prompt": " \n"}, {"prompt": 3}, {"prompt": "\ud800"}, {"turns": []}, {"turns": ["a", ""]},
         {"messages": [MESSAGES["messages"][0], {"role": "assistant", "content": ""}, MESSAGES["messages"][0]]},
         {"turns": "a"}, {"messages": []}, {"messages": [{"role": "user"}]},
-        {"messages": [{"role": "tool", "content": "x"}]}, {"messages": MESSAGES["messages"][:2]},
+        {"messages": [{"role": "robot", "content": "x"}]}, {"messages": MESSAGES["messages"][:2]},
         {"messages": [SYSTEM, *MESSAGES["messages"]], "system": "Be brief."},
         {"messages": [*MESSAGES["messages"], SYSTEM, MESSAGES["messages"][0]]},
         RAW | {"system": "Be brief."}, RAW | {"promt": "x"}, RAW | {"id": 1.5}, RAW | {"id": "1"}, [1],
