@@ -18,8 +18,8 @@ from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.training.block_heads.block_attention import BlockAttention
 from specbench.training.block_heads.blocks import blocks_at, every_block, sample_blocks
 from specbench.training.block_heads.initial_weights import start_from_target
-from specbench.training.objectives import scored_kl as divergence
 from specbench.training.objectives import scored_rows
+from specbench.training.objectives.scored_kl import scored_kl
 from specbench.training.objectives.teacher import Teacher
 
 STARTS, ENDS = torch.tensor([3, 5, 4]), torch.tensor([12, 6, 9])  # answers of 9, of 1 (no anchor) and of 5 tokens
@@ -89,19 +89,22 @@ def test_two_ways_of_attention_are_the_one_rule(causal: bool) -> None:
 # ------------------------------------------------------------------ loss
 
 
+@pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize(("bias", "chunk"), [(True, 1), (False, 40), (True, 1 << 20)])
-def test_forward_kl_and_its_gradient_are_autograds(bias: bool, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forward_kl_and_its_gradients_are_autograds(
+    bias: bool, chunk: int, trained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scored_rows, "_CPU_SCORES", chunk)
     torch.manual_seed(2)
-    weight, own = torch.randn(13, 6), torch.randn(13) if bias else None
+    weight, own = torch.randn(13, 6, requires_grad=trained), torch.randn(13) if bias else None
     teacher = (2 * torch.randn(5, 13)).log_softmax(-1)
     rows, shares = torch.tensor([0, 4, 4, 2, 1, 3, 0]), torch.rand(7)
     states = torch.randn(7, 6, requires_grad=True)
-    plain = states.detach().clone().requires_grad_()
+    plain, plain_weight = states.detach().clone().requires_grad_(), weight.detach().clone().requires_grad_()
 
-    loss, each, agrees = divergence.scored_kl(states, weight, own, teacher, rows, shares)
+    loss, each, agrees = scored_kl(states, weight, own, teacher, rows, shares)
     (3 * loss).backward()
-    scores = torch.nn.functional.linear(plain, weight, own)
+    scores = torch.nn.functional.linear(plain, plain_weight, own)
     log_scores = scores.log_softmax(-1)
     wanted = torch.nn.functional.kl_div(log_scores, teacher[rows], reduction="none", log_target=True).sum(-1)
     (3 * (wanted * shares).sum()).backward()
@@ -109,6 +112,10 @@ def test_forward_kl_and_its_gradient_are_autograds(bias: bool, chunk: int, monke
     torch.testing.assert_close(each, wanted.detach())
     torch.testing.assert_close(loss, (wanted * shares).sum())
     torch.testing.assert_close(states.grad, plain.grad)
+    if trained:
+        torch.testing.assert_close(weight.grad, plain_weight.grad)
+    else:
+        assert weight.grad is None
     assert agrees.equal(scores.argmax(-1) == teacher[rows].argmax(-1))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from specbench.training.objectives.scored_rows import autocast_weight, score_chunks
 
@@ -38,13 +39,13 @@ class _ScoredKL(torch.autograd.Function):
         ctx: Any, states: Tensor, weight: Tensor, bias: Any, teacher: Tensor, rows: Tensor, shares: Tensor
     ) -> Any:
         by_states = torch.empty_like(states)
-        by_weight = torch.zeros_like(weight) if weight.requires_grad else None
+        by_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         divergence = torch.empty(len(states), dtype=torch.float32, device=states.device)
         agrees = torch.empty(len(states), dtype=torch.bool, device=states.device)
         weight = autocast_weight(weight)
         for here in score_chunks(len(states), weight):
             some = states[here].to(weight.dtype)
-            scores = torch.nn.functional.linear(some, weight, bias).float()
+            scores = linear(some, weight, bias).float()
             target = teacher[rows[here]].float()
             agrees[here] = scores.argmax(-1) == target.argmax(-1)
             draft = scores.log_softmax(-1)
