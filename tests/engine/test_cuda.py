@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.decoders import hiding_tree
-from support.models import attached, autoregressive, decode, prompt, supported, tiny_llama
+from support.models import RECURRENT, attached, autoregressive, decode, prompt, supported, tiny_llama
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.decoding.tree import TokenTree
@@ -21,7 +21,9 @@ CUDA = torch.cuda.is_available()
 on_a_gpu = [pytest.mark.gpu, pytest.mark.skipif(not CUDA, reason="needs a CUDA device")]
 in_the_interpreter = pytest.mark.skipif(CUDA, reason="Triton compiles its kernels here")
 TOKENS = 24
-FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3", "gpt2", "mixtral")
+FAMILIES = (
+    "llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3", "gpt2", "mixtral", "gpt_oss", "gemma2", "llama4",
+)  # fmt: skip
 SAMPLINGS = {
     "greedy": Sampling(),
     "sampled": Sampling(temperature=0.9, seed=3),
@@ -62,6 +64,19 @@ def test_every_way_to_run_a_step_says_the_same(family: str, sampling: str, backe
             assert decode(engine, ids, TOKENS, trees(seed, truth, vocab)) == truth
         engine.alloc()
         assert decode(engine, prompts[1], TOKENS, trees(9, expected[1], vocab)) == expected[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@pytest.mark.parametrize("family", RECURRENT)
+def test_recurrent_models_decode_trees_on_a_card(family: str) -> None:
+    model = on_device(family)
+    prompts = [prompt(length, 97, seed) for seed, length in enumerate((1, 30))]
+    with attached(model, slots=2, capacity=90, max_rows=64) as engine:
+        assert not engine.report()["graphs"]
+        for seed, ids in enumerate(prompts):
+            truth = autoregressive(engine, ids, TOKENS)
+            assert decode(engine, ids, TOKENS, trees(seed, truth, 97)) == truth
 
 
 @pytest.mark.gpu

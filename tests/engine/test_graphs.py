@@ -28,7 +28,9 @@ from specbench.engine.sampler import Sampling
 
 VOCAB = 97
 TOKENS = 12
-FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3", "gpt2", "mixtral")
+FAMILIES = (
+    "llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3", "gpt2", "mixtral", "gpt_oss", "gemma2", "llama4",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -62,6 +62,9 @@ class Step(NamedTuple):
     window: bool = False
     direct: bool = False
     min_tiles: int = 1
+    chunked: bool = False
+    capped: bool = False
+    sinks: bool = False
 
 
 # (queries per KV head, head size): of Qwen2.5-7B and SmolLM2-135M, and the widest, for every kind of step; of Qwen3-8B,
@@ -76,6 +79,13 @@ STEPS = [
     Step(64, direct=True),
     Step(64, dtype="fp16"),
     Step(64, dtype="fp32"),
+]
+# Attention of gpt-oss, Gemma 2 and Llama 4.
+FEATURES = [
+    ((8, 64), [Step(packed, min_tiles=2, window=True, sinks=True) for packed in (16, 64)] + [Step(64, sinks=True)]),
+    ((2, 256), [Step(packed, window=packed == 64, capped=True) for packed in (16, 64, 128)]),
+    ((5, 128), [Step(packed, window=True, chunked=True) for packed in (16, 64)]),
+    ((2, 64), [Step(64, direct=True, capped=True, sinks=True)]),
 ]
 _PLAIN = frozenset({"slots", "rows", "words", "height", "programs_each", "window", "share", "most"})
 _BY_SLOT = dict.fromkeys(("firsts", "counts", "lengths"), "*i32")
@@ -95,12 +105,15 @@ def attention_cases(capability: int) -> Iterator[Case]:
 
     depends, launch = _dependent(capability)
 
-    for heads, steps in ((HEADS, STEPS), (MORE_HEADS, TILES)):
+    features = [([heads], steps) for heads, steps in FEATURES]
+    for heads, steps in [(HEADS, STEPS), (MORE_HEADS, TILES), *features]:
         for (group, size), step in product(heads, steps):
             tile = tile_for(step.packed, size, size, 4 if step.dtype == "fp32" else 2, TARGETS[capability].shared)
             words = [f"{group} x {size}", step.dtype, f"{tile.block_m} rows", f"{tile.stages} stages"]
             words += (
-                ["window"] * step.window
+                ["chunks" if step.chunked else "window"] * step.window
+                + ["cap"] * step.capped
+                + ["sinks"] * step.sinks
                 + ["direct"] * step.direct
                 + [f"of {step.packed}"]
                 + ["2 blocks or more"] * (step.min_tiles > 1)
@@ -112,20 +125,22 @@ def attention_cases(capability: int) -> Iterator[Case]:
             types["arrivals"] = "*i32" if joins else types["out"]
             types |= {"sinks": types["out"], "softcap": "fp32"}
             constants = {
-                "group": group, "key_size": size, "value_size": size, "has_window": step.window, "chunked": False,
-                "capped": False, "has_sinks": False, "direct": step.direct, "joins": joins,
+                "group": group, "key_size": size, "value_size": size, "has_window": step.window,
+                "chunked": step.chunked, "capped": step.capped, "has_sinks": step.sinks,
+                "direct": step.direct, "joins": joins,
                 "block_m": tile.block_m, "block_n": tile.block_n, "block_k": padded_size(size),
                 "block_v": padded_size(size), "block_s": 64,
                 "chunk": tile.chunk, "min_tiles": step.min_tiles, "stages": tile.stages, **depends,
             }  # fmt: skip
             options = {"num_warps": tile.warps, "num_stages": tile.stages, **OPTIONS, **launch}
             yield Case("attend", ", ".join(words), kernels.attend, types, constants, options, _PLAIN, "i32")
-    for most in (4, MAX_SPLITS):
-        constants = {"group": 7, "value_size": 128, "has_window": False, "chunked": False, "has_sinks": False}
+    for most, sinks in ((4, False), (MAX_SPLITS, False), (MAX_SPLITS, True)):
+        constants = {"group": 7, "value_size": 128, "has_window": False, "chunked": False, "has_sinks": sinks}
         constants |= {"block_n": 64, "block_c": most, "block_v": 64, "min_tiles": 1, **depends}
         types = _BY_SLOT | dict.fromkeys(_PARTIAL, "*fp32") | {"out": "*bf16", "sinks": "*bf16", "slot_of": "*i32"}
         options = {"num_warps": 4 if most > 16 else 1, **OPTIONS, **launch}
-        yield Case("combine", f"{most} splits", kernels.combine, types, constants, options, _PLAIN)
+        words = f"{most} splits" + " and sinks" * sinks
+        yield Case("combine", words, kernels.combine, types, constants, options, _PLAIN)
 
 
 def small_cases(capability: int) -> Iterator[Case]:

@@ -23,14 +23,17 @@ _NEEDS = ("pytest", "hypothesis")
 #: File -> selected tests, each with an expression of ``-k`` for its parameters, or "" for all.
 CHOSEN: Mapping[str, Mapping[str, str]] = {
     "tests/engine/test_cuda.py": {
-        "test_every_way_to_run_a_step_says_the_same": "(qwen2 or qwen3) and triton",
+        "test_every_way_to_run_a_step_says_the_same": "(qwen2 or qwen3) and triton or "
+        "(gpt_oss or gemma2 or llama4) and triton and greedy",
+        "test_recurrent_models_decode_trees_on_a_card": "",
         "test_a_seed_and_a_temperature_are_not_baked_into_a_graph": "",
         "test_captures_are_made_beforehand_and_reported": "cuda",
     },
-    "tests/methods/test_jetspec_cuda.py": {"test_graphs_and_kernels_draft_what_the_oracle_drafts": "qwen3"},
+    "tests/methods/test_heads_cuda.py": {"test_graphs_and_kernels_draft_what_the_oracle_drafts": "qwen3"},
     "tests/engine/kernels/test_tree_attention.py": {
         "test_splits_make_no_difference": "", "test_windows_count_positions_not_cells": "",
-        "test_any_group_of_heads_whatever_the_height": "",
+        "test_any_group_of_heads_whatever_the_height": "", "test_capped_scores_and_sinks": "5-True-33",
+        "test_chunks_begin_at_multiples_of_their_size": "1-1 or 90-3",
     },
     "tests/engine/kernels/test_layer_kernels.py": {
         "test_sum_and_norm": "576", "test_norms_rotation_and_store": "sizes42 or sizes84 or sizes91",

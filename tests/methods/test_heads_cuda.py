@@ -1,4 +1,4 @@
-"""The head's pass on a CUDA device: graph and kernels against an eager pass on the oracle."""
+"""Passes of draft heads on a CUDA device: graphs and kernels against eager passes on the oracle."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["random", "random-dflash"])
+HEADS = [("jetspec", "random"), ("jetspec", "random-dflash")]
+HEADS += [(name, "random") for name in ("eagle3", "dspark", "medusa", "eagle", "mtp")]
+
+
+@pytest.mark.parametrize(("name", "head"), HEADS)
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "gpt2"])
-def test_graphs_and_kernels_draft_what_the_oracle_drafts(family: str, kind: str) -> None:
+def test_graphs_and_kernels_draft_what_the_oracle_drafts(family: str, name: str, head: str) -> None:
     model = copy.deepcopy(supported(family)).to("cuda")
     vocab = model.get_output_embeddings().weight.shape[0]
     prompts = [prompt(length, vocab, seed) for seed, length in enumerate((1, 33, 7, 16))]
@@ -26,7 +30,7 @@ def test_graphs_and_kernels_draft_what_the_oracle_drafts(family: str, kind: str)
     for graphs in (False, True):
         with attached(model, slots=3, capacity=70, max_rows=96, graphs=graphs) as engine:
             result = [autoregressive(engine, ids, 24) for ids in prompts]
-            method = decoders.ready(decoders.with_options("jetspec", {"head": kind}), engine)
+            method = decoders.ready(decoders.with_options(name, {"head": head}), engine)
             records = decoders.served(engine, method, prompts, 24, 3)
             assert [record.output_ids for record in records] == result
             found.append([record.accepted_lengths for record in records])
