@@ -147,9 +147,11 @@ def step_times(engine: Engine, rows: int, context: int, attention: str | None = 
         curves = [one for one in curves if one["attention"] == attention]
     if not curves:
         return {count: (seconds, count) for count, seconds in engine.step_seconds(rows)}
-    widest = max(curves, key=lambda one: max(one["step_s"]))
+    # Short tiles have the fewest rows and tall ones the most; where both were timed, tall ones are used.
     return {
-        count: (widest["step_s"][widest["padded_to"][count]], widest["padded_to"][count]) for count in widest["step_s"]
+        count: (curve["step_s"][curve["padded_to"][count]], curve["padded_to"][count])
+        for curve in sorted(curves, key=lambda one: min(one["step_s"]))
+        for count in curve["step_s"]
     }
 
 

@@ -8,8 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 
+from specbench.common import UsageError
 from specbench.engine.layers.recurrent import RecurrentStates, StateRecorder
 from specbench.engine.layout import Layout
 from specbench.engine.ops import Ops
@@ -23,6 +25,10 @@ class Answering:
     """Base of the cache objects for transformers' layers; using an attribute that is missing here raises an error."""
 
     def __getattr__(self, name: str) -> Any:
+        if name == "has_previous_state":  # which layers of older versions ask for
+            raise UsageError(
+                f"recurrent layers need transformers 5.21 or newer, and this is {transformers.__version__}; upgrade it"
+            )
         raise AttributeError(f"its layers use their cache's '{name}', which the engine's cache does not have")
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:

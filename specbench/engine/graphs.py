@@ -62,6 +62,7 @@ def cuda_capture(device: torch.device) -> Capture:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
+            torch.cuda.synchronize(device)  # what was launched until then must not overlap with the eager step
             raise CaptureFailed(
                 f"cannot capture this model's forward in a CUDA graph: {_culprit(error)}; use --graphs off"
             ) from error

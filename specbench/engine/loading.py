@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from specbench.common import SpecbenchError, UsageError
 from specbench.engine import memory, memory_budget
 from specbench.engine.attention.choice import Attentions
@@ -68,8 +70,9 @@ def load_stepper(
 
         def check() -> None:
             nonlocal rounding
-            rounding = forward.check_forward(model, stepper, code.detached)
-            forward.check_far(model, longest, stepper, code.detached)
+            own = partial(forward.complete, model, calls, code.detached)
+            rounding = forward.check_forward(model, stepper, own)
+            forward.check_far(model, longest, stepper, own)
 
         code.choose(cache, calls, check)
         return stepper, calls, rounding

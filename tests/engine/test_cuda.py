@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from packaging.version import parse
 from support.decoders import hiding_tree
 from support.models import RECURRENT, attached, autoregressive, decode, prompt, supported, tiny_llama
 
@@ -68,6 +70,7 @@ def test_every_way_to_run_a_step_says_the_same(family: str, sampling: str, backe
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@pytest.mark.skipif(parse(transformers.__version__) < parse("5.21"), reason="needs transformers 5.21")
 @pytest.mark.parametrize("family", RECURRENT)
 def test_recurrent_models_decode_trees_on_a_card(family: str) -> None:
     model = on_device(family)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -241,3 +241,17 @@ def test_the_chosen_tests_are_in_the_suite() -> None:
     for file, tests in CHOSEN.items():
         text = (ROOT / file).read_text()
         assert [name for name in tests if f"def {name}(" not in text] == []
+
+
+def test_steps_of_few_rows_are_timed_with_short_tiles_and_those_of_many_with_tall_ones() -> None:
+    class Timed:
+        def prepare(self, rows: int, *, context: int) -> None: ...
+
+        def report(self) -> dict[str, Any]:
+            kind = {"attention": "triton", "top_k": 0, "taps": []}
+            short = {"step_s": {1: 1.0, 8: 1.5, 16: 1.2}, "padded_to": {1: 1, 8: 16, 16: 16}}
+            tall = {"step_s": {16: 2.0, 32: 2.5}, "padded_to": {16: 16, 32: 32}}
+            return {"steps": [{**kind, **tall}, {**kind, **short}, {**kind, "taps": [1], "step_s": {1: 9.0}}]}
+
+    found = sessions.step_times(cast("Engine", Timed()), 32, 100)
+    assert found == {1: (1.0, 1), 8: (1.2, 16), 16: (2.0, 16), 32: (2.5, 32)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from transformers import DynamicCache
 from specbench.common import UsageError
 from specbench.decoding import TokenTree
 from specbench.engine import memory
-from specbench.engine.attention.interface import UnsupportedAttention
+from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.checks.declared import refusing
 from specbench.engine.stepper import EagerStepper
 
@@ -158,7 +158,8 @@ def _allowed(model: Any, floor: float, detached: Detached, forward: Callable[[],
     """Largest relative error that this model's own rounding can explain."""
     with detached(), torch.inference_mode():
         expected = torch.cat(forward())
-        with _other_order(model):
+        # Another implementation of attention adds up in another order.
+        with _attention(model, "sdpa" if model.config._attn_implementation == "eager" else "eager"):
             again = torch.cat(forward())
     noise = relative_error(again, expected)
     # The median, because a row that is routed to other experts does not show rounding.
@@ -166,18 +167,29 @@ def _allowed(model: Any, floor: float, detached: Detached, forward: Callable[[],
 
 
 @contextmanager
-def _other_order(model: Any) -> Iterator[None]:
-    """Switch the model's own attention to another implementation, which adds up in another order."""
+def _attention(model: Any, name: str) -> Iterator[None]:
+    """Switch the model's own attention to another implementation, if it has that one."""
     before = model.config._attn_implementation
     try:
-        model.set_attn_implementation("sdpa" if before == "eager" else "eager")
-    except (ImportError, ValueError):  # the model has only one attention, so the order stays the same
+        model.set_attn_implementation(name)
+    except (ImportError, ValueError):
         yield
         return
     try:
         yield
     finally:
         model.set_attn_implementation(before)
+
+
+@contextmanager
+def complete(model: Any, calls: Calls, detached: Detached) -> Iterator[None]:
+    """Context manager in which the model runs without the engine and with all that its layers ask of attention.
+
+    transformers before 5.21 runs Gemma 2 with torch's attention, which has no soft cap.
+    """
+    capped = any(how.softcap is not None for how in calls.layers.values())
+    with detached(), _attention(model, "eager") if capped else nullcontext():
+        yield
 
 
 def _errors(ours: Tensor, own: Sequence[Tensor]) -> Tensor:
