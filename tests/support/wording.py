@@ -44,6 +44,7 @@ _VARIES = [
     (re.compile(r"(?:\d\n?){8}T(?:\d\n?){6}Z"), "<time>"),  # a long path is folded
     (re.compile(r"[\d.]+(?= free\b|; free space| GiB are free)"), "<free>"),
     (re.compile(r"(?<=\.py line )\d+"), "<line>"),
+    (re.compile(r"(?<=relative error )(of )?[\d.]+(?:e-?\d+)?"), r"\1<error>"),
     (re.compile(r"\.\d+\.tmp\b"), ".<process>.tmp"),
     (re.compile(r"at most [\d.]+ GB of memory"), "at most <memory>"),
     (re.compile(r"(recursion depth exceeded) .*"), r"\1"),

@@ -65,10 +65,16 @@ def _products(
 
 @triton.jit
 def _capped(products, scale, softcap, capped: tl.constexpr):
-    """Scores in base 2; ``scale`` and ``softcap`` include log2(e). tanh(x) = 1 - 2 / (exp(2x) + 1)."""
+    """Scores in base 2; ``scale`` and ``softcap`` include log2(e).
+
+    tanh(x) = 1 - 2 / (exp(2x) + 1), which cancels near 0; there it is its series.
+    """
     scores = products * scale
     if capped:
-        scores = softcap * (1.0 - 2.0 / (tl.exp2(scores * (2.0 * _LOG2_E) / softcap) + 1.0))
+        x = scores / softcap
+        square = x * x
+        series = x * (1.0 - square * (1 / 3 - square * (2 / 15 - square * (17 / 315))))
+        scores = softcap * tl.where(square < 0.0225, series, 1.0 - 2.0 / (tl.exp2(x * (2.0 * _LOG2_E)) + 1.0))
     return scores
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -38,8 +39,8 @@ GREEDY, SAMPLED = Sampling(), Sampling(temperature=0.9, seed=3)
         pytest.param("qwen3", GREEDY, marks=pytest.mark.slow),
     ],
 )
-def test_the_kernels_decode_what_the_oracle_decodes(family: str, sampling: Sampling) -> None:
-    model = supported(family)
+def test_the_kernels_decode_what_the_oracle_decodes(family: str, sampling: Sampling, device: str) -> None:
+    model = copy.deepcopy(supported(family)).to(device)
     vocab = model.get_input_embeddings().num_embeddings
     prompts = [prompt(length, vocab, seed) for seed, length in enumerate((10, 3))]
     options: dict[str, Any] = {"slots": 2, "capacity": 40, "max_rows": 16, "sampling": sampling}
@@ -52,8 +53,8 @@ def test_the_kernels_decode_what_the_oracle_decodes(family: str, sampling: Sampl
         assert decode(engine, prompts[1], TOKENS, trees(1, expected[1], vocab)) == expected[1]
 
 
-def test_filters_and_top_scores_go_with_the_kernels() -> None:
-    model = supported("llama")
+def test_filters_and_top_scores_go_with_the_kernels(device: str) -> None:
+    model = copy.deepcopy(supported("llama")).to(device)
     vocab = model.get_input_embeddings().num_embeddings
     ids = prompt(9, vocab)
     found = []

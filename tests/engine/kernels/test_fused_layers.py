@@ -137,6 +137,7 @@ def test_a_kernel_that_cannot_be_compiled_is_not_used(monkeypatch: pytest.Monkey
 
 def test_layers_with_a_factor_on_the_residual_stay_as_they_are() -> None:
     model = build(("GraniteConfig", "GraniteForCausalLM", {"vocab_size": 97, "residual_multiplier": 0.5}))
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
     with attached(model, native=False, **OPTIONS) as engine:
         expected = autoregressive(engine, prompt(8, 97), TOKENS)
     with attached(model, **OPTIONS) as engine:
