@@ -22,7 +22,8 @@ what to print, so a new figure or table needs no Python:
 ``a+b`` two runs pooled, and ``a,b`` one figure of each. ``file`` is a JSON file instead. ``of`` is a field of a row of
 ``summary.json`` (of the run or its configuration without ``row``), with dots for parts, as in
 ``text.without_loops.speedup``. ``where=threads:1,context:64`` chooses a line of a sweep, or of a list in a file
-(``in=cells``). ``as=%`` or ``as=ms`` scales, ``digits=`` rounds.
+(``in=cells``), or the last such line of a journal (``.jsonl``); with ``;`` between pairs, words may have commas.
+``as=%`` or ``as=ms`` scales, ``digits=`` rounds.
 
 Lines ``row NAME key=value …`` and ``column NAME key=value …`` in a table's comment define its rows and columns freely:
 a cell combines the words of the table, its column and its row. ``@key`` stands for the value of another of these words;
@@ -183,7 +184,7 @@ def _chosen(asked: Asked, run: str) -> Any:
     """Return the object that has the figure as a field."""
     if "+" in run:
         return _pooled(run)[asked["row"]]
-    source: Any = json.loads((ROOT / asked["file"]).read_text()) if "file" in asked else _source(run)
+    source: Any = _of_file(ROOT / asked["file"]) if "file" in asked else _source(run)
     if isinstance(source, ReadRun):
         if "row" in asked:
             return next(row for row in source.summary.rows if row.method == asked["row"])
@@ -191,9 +192,17 @@ def _chosen(asked: Asked, run: str) -> Any:
         return summary if hasattr(summary, asked["of"].split(".")[0]) else source.config
     source = _part(source, asked.get("in", ""))
     if "where" in asked:
-        wanted = [pair.split(":") for pair in asked["where"].split(",")]
-        (source,) = [line for line in source if all(str(line[key]) == word for key, word in wanted)]
+        wanted = [pair.split(":", 1) for pair in asked["where"].split(";" if ";" in asked["where"] else ",")]
+        found = [line for line in source if all(str(line.get(key)) == word for key, word in wanted)]
+        journal = asked.get("file", "").endswith(".jsonl")
+        (source,) = found[-1:] if journal else found
     return source
+
+
+def _of_file(path: Path) -> Any:
+    """Content of a JSON file, or the lines of a journal, in which a figure that was measured again comes later."""
+    text = path.read_text()
+    return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
 
 
 def _ends(chosen: Any, of: str, value: Any) -> Sequence[float] | None:

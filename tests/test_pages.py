@@ -173,8 +173,8 @@ def test_a_wrong_digit_is_found(block: Block) -> None:
         at = max(match.end(1) for match in PRINTED.finditer(printed) if match[1]) - 1 if printed != "–" else None
         if at is not None:
             assert fault(asked, f"{printed[:at]}{(int(printed[at]) + 1) % 10}{printed[at + 1 :]}")
-        if ends := re.search(r"(\d)[])]$", printed):
-            assert fault(asked, f"{printed[: ends.start() - 1]}{(int(printed[ends.start() - 1]) + 5) % 10}{ends[0]}")
+        if ends := re.search(r"(\d)(\.?\d[])])$", printed):
+            assert fault(asked, f"{printed[: ends.start()]}{(int(ends[1]) + 5) % 10}{ends[2]}")
 
 
 def test_the_demo_table_is_recomputed() -> None:

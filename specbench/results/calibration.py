@@ -30,7 +30,9 @@ class StoredTimes(BaseModel):
 def _padding(step: dict[str, Any]) -> dict[str, Any]:
     padded = step.get("padded_to")
     good = isinstance(padded, dict) and all(
-        parse_count(rows) is not None and type(bucket) is int and bucket > 0 for rows, bucket in padded.items()
+        # A session's own report has numbers as keys; JSON has them as text.
+        (type(rows) is int or parse_count(rows) is not None) and type(bucket) is int and bucket > 0
+        for rows, bucket in padded.items()
     )
     if not good:
         raise ValueError("padded_to has to map each number of rows to the number it is padded to")

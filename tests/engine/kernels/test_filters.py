@@ -158,5 +158,7 @@ def test_masses_are_the_samplers_bit_by_bit(largest: float, device: str) -> None
     scores, top = torch.cat([largest - gaps, torch.tensor([-inf])]), torch.tensor([[largest]])
     found = torch.empty(len(scores), dtype=torch.int64, device=device)
     block = 1 << 16
-    _masses[(triton.cdiv(len(scores), block),)](scores.to(device), top.to(device), found, len(scores), BLOCK=block, enable_fp_fusion=False)
+    _masses[(triton.cdiv(len(scores), block),)](
+        scores.to(device), top.to(device), found, len(scores), BLOCK=block, enable_fp_fusion=False
+    )
     assert torch.equal(found.cpu(), sampler._masses(scores[None], top)[0])
