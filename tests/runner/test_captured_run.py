@@ -13,6 +13,12 @@ from specbench.profiling import device_check
 from specbench.results.calibration import STEPS
 
 
+def padding(folder: Path) -> list[dict[str, int]]:
+    """What the steps of a run were padded to; their times are measured again."""
+    (steps,) = json.loads((folder / STEPS.name).read_text())["engines"]
+    return [step["padded_to"] for step in steps]
+
+
 def test_a_run_with_captured_steps_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_check, "assert_graphs", lambda *_: None)  # here is a CPU, and its steps are recorded
     prompts = tmp_path / "prompts.jsonl"
@@ -22,13 +28,13 @@ def test_a_run_with_captured_steps_is_resumed(tmp_path: Path, monkeypatch: pytes
     with recorder.installed():
         run = specbench.run(**options)
         assert [row.lossless.lossy for row in run.summary.rows if row.lossless] == [0, 0, 0]
-        steps = json.loads((run.folder / STEPS.name).read_text())
-        assert {rows for engine in steps["engines"] for step in engine for rows in step["padded_to"]} >= {"1", "2"}
+        padded = padding(run.folder)
+        assert all({"1", "2"} <= rows.keys() for rows in padded)
         for made in ("DONE", "summary.json"):
             (run.folder / made).unlink()
         log = run.folder / "requests.jsonl"
         log.write_text("".join(log.read_text().splitlines(keepends=True)[:4]))
         again = specbench.run(**options)
     assert again.folder == run.folder
-    assert json.loads((run.folder / STEPS.name).read_text()) == steps
+    assert padding(run.folder) == padded
     assert all(row.prompts == 3 for row in again.summary.rows)
