@@ -25,6 +25,7 @@ from specbench.common import (
 )
 from specbench.models import checkpoint, weights
 from specbench.models.memory import check_memory
+from specbench.models.stored import stored
 
 CARD = "card.json"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -118,7 +119,7 @@ def fingerprint(model: Any, dtype: torch.dtype | None = None) -> str:
         dtype: convert values to this precision first; None keeps the parameters' own.
     """
     digest = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
+    for name, parameter in sorted(stored(model), key=lambda each: each[0]):
         sample = _sample(parameter).to(dtype or parameter.dtype)
         digest.update(f"{name}{tuple(parameter.shape)}{sample.dtype}".encode())
         digest.update(sample.float().cpu().numpy().tobytes())

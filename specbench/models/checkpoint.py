@@ -22,6 +22,7 @@ from specbench.common import (
 )
 from specbench.models import weights
 from specbench.models.memory import check_memory
+from specbench.models.stored import stored
 
 CONFIG = "config.json"
 
@@ -121,21 +122,21 @@ def check_weights(folder: Path, dtype: torch.dtype, device: torch.device, *, sho
         short: the model will also hold its weights in 8 bits.
     """
     config = read_config(folder / CONFIG)
-    stored = weights.headers(weights.files_of(folder, config.get("transformers_weights")))
+    files = weights.headers(weights.files_of(folder, config.get("transformers_weights")))
     for name, count in _numbers(config):
-        if name in _LAYERS and count > len(stored):
+        if name in _LAYERS and count > len(files):
             raise damaged(
-                folder / CONFIG, f"field '{name}': {short_number(count)} layers for {len(stored)} tensors", _TODO
+                folder / CONFIG, f"field '{name}': {short_number(count)} layers for {len(files)} tensors", _TODO
             )
-    nbytes = sum(held.count * (dtype.itemsize if held.floats else 1) for held in stored.values())
+    nbytes = sum(held.count * (dtype.itemsize if held.floats else 1) for held in files.values())
     made = None if "auto_map" in config or "quantization_config" in config else _made(folder, dtype)
     if made is not None:
-        weights.check_shapes(stored, {name: held.shape for name, held in made.state_dict().items()}, shown)
+        weights.check_shapes(files, {name: held.shape for name, held in made.state_dict().items()}, shown)
         nbytes = sum(held.nbytes for held in (*made.parameters(), *made.buffers()))
-    on_the_way = max((held.count for held in stored.values()), default=0) * dtype.itemsize
+    on_the_way = max((held.count for held in files.values()), default=0) * dtype.itemsize
     nbytes += nbytes // 4 if short else 0
     # Weights that are moved to a GPU without conversion are read through a memory map, which needs no RAM.
-    if device.type == "cpu" or any(held.floats and held.kind != _KINDS.get(dtype) for held in stored.values()):
+    if device.type == "cpu" or any(held.floats and held.kind != _KINDS.get(dtype) for held in files.values()):
         check_memory(nbytes + on_the_way, torch.device("cpu"), shown)
     if device.type != "cpu":
         check_memory(nbytes, device, shown)
@@ -168,7 +169,7 @@ def check_numbers(model: Any, shown: str) -> None:
         raise UsageError(f"cannot load {shown}: its LM head has {rows} tokens and its embedding {read}; {_TODO}")
     # Masks may be infinite.
     turned = ((name, held) for name, held in model.named_buffers() if name.endswith("inv_freq"))
-    name = weights.first_not_finite(itertools.chain(model.named_parameters(), turned))
+    name = weights.first_not_finite(itertools.chain(stored(model), turned))
     if name is not None:
         dtype = str(model.dtype).removeprefix("torch.")
         raise UsageError(

@@ -20,12 +20,14 @@ from transformers.utils import logging as transformers_logging
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError, one_line, read_text, unknown_name
 from specbench.models import adapters, chat, checkpoint, gguf, weights
+from specbench.models import quantize as quantise
 from specbench.models.adapters import fingerprint
 from specbench.models.dummy import steady
 from specbench.models.loaded_model import ByteTokenizer, LoadedModel, from_files
 from specbench.models.memory import check_memory
 from specbench.models.names import DTYPES, Source, aliases, hub_in_reach, resolve, templates
 from specbench.models.packed import bytes_of, keep_packed, round_weights
+from specbench.models.stored import elements
 from specbench.results import ModelSpec
 
 _CODE = "it contains Python code, which --trust-remote-code would run"
@@ -39,6 +41,7 @@ def load(
     device: str = "auto",
     revision: str | None = None,
     trust_remote_code: bool = False,
+    quantize: str | None = None,
     template_args: Mapping[str, Any] | None = None,
 ) -> LoadedModel:
     """Load a model by name.
@@ -49,6 +52,7 @@ def load(
         device: "cpu", "cuda", "cuda:N" or "auto": the first CUDA device, else the CPU.
         trust_remote_code: run the Python code in a model's folder or repository. Without it, the user is not asked
             either.
+        quantize: weights of linear layers in fewer bits: a name of :data:`specbench.models.quantize.QUANTISED`.
         template_args: arguments of the chat template for all prompts, such as ``{"enable_thinking": False}``.
 
     Raises:
@@ -72,6 +76,8 @@ def load(
             read = torch.float32 if short else cast(torch.dtype, getattr(torch, precision))
             model, tokenizer = _read(source, read, where, revision, trust_remote_code, short=short)
             checkpoint.check_numbers(model, source.shown)
+            if quantize is not None:
+                quantise.quantize(model, quantize)
             if precision == "int8":
                 round_weights(model)
             if precision == "packed":
@@ -113,7 +119,9 @@ def _described(
         tokenizer.chat_template = read_text(templates()[template], "install specbench-llm again")
     model.eval().requires_grad_(False)
     stop_ids = _stop_ids(model, tokenizer)
-    parameters = list(model.parameters())
+    quantised = quantise.how(model)
+    if quantised is not None:  # some quantisations decide what the rest is in
+        precision = str(model.dtype).removeprefix("torch.")
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -127,10 +135,11 @@ def _described(
             fingerprint=fingerprint(model),
             dtype=precision,
             device=where.type,
-            parameters=sum(p.numel() for p in parameters),
+            parameters=sum(elements(model).values()),
             weight_bytes=bytes_of(model),
             dummy=(source.base or source).kind == "config",
             template=template,
+            quantised=quantised,
             base=source.base.name if source.base else None,
             remote_code=trust_remote_code,
         ),
@@ -193,11 +202,14 @@ def _read(
     else:
         tokenizer = AutoTokenizer.from_pretrained(source.location, revision=revision, **where)
     chat.start()
+    # Quantised weights are read where they stay: some cannot be moved.
+    packed = "quantization_config" in checkpoint.read_config(folder / checkpoint.CONFIG) and device.type != "cpu"
     model, report = AutoModelForCausalLM.from_pretrained(
-        source.location, dtype=dtype, revision=revision, use_safetensors=True, output_loading_info=True, **where
-    )
+        source.location, dtype=dtype, revision=revision, use_safetensors=True, output_loading_info=True,
+        **({"device_map": {"": device}} if packed else {}), **where,
+    )  # fmt: skip
     checkpoint.check_whole(report["missing_keys"], source.shown)
-    return model.to(device), tokenizer
+    return model if packed else model.to(device), tokenizer
 
 
 def _folder(location: str, revision: str | None, cached: bool) -> Path:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from specbench.common import UsageError
 from specbench.models import gguf_header
+from specbench.models.stored import stored
 
 _LARGEST = 127
 _NIBBLES = 4
@@ -107,9 +108,9 @@ def bytes_of(model: Any) -> int:
         module.weight.data_ptr(): module.packed for module in model.modules() if hasattr(module, "packed")
     }
     total = 0
-    for parameter in model.parameters():
-        held = short.get(parameter.data_ptr())
-        total += parameter.nbytes if held is None else held.nbytes
+    for _, tensor in stored(model):
+        held = short.get(tensor.data_ptr())
+        total += tensor.nbytes if held is None else held.nbytes
     return total
 
 

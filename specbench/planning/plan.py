@@ -45,6 +45,9 @@ class Loading(Flags):
         help="float32, bfloat16, float16; on a CPU int8, or packed: a GGUF file's own weights; auto: float32 on a "
         "CPU, else bfloat16.",
     )
+    quantize: Literal["int8", "int4", "fp8"] | None = flag(
+        None, "--quantize", help="Linear layers in fewer bits, by torchao: int8, int4, fp8; inputs keep --dtype.",
+    )  # fmt: skip
     device: str = flag("auto", "--device", help="cpu, cuda, cuda:N or auto.")
     revision: str | None = flag(None, "--revision", help="Hub revision of the model.")
     trust_remote_code: bool = flag(False, "--trust-remote-code", help="Allow the model's own Python code to run.")

@@ -151,6 +151,8 @@ def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
         raise UsageError(f"{first} cannot simulate acceptance; remove --simulate-acceptance or the row")
     if plan.dtype in ("int8", "packed"):
         raise UsageError(f"{first} cannot use our {plan.dtype} weights; set --dtype float32 or remove the row")
+    if plan.quantize:
+        raise UsageError(f"{first} cannot use weights of --quantize {plan.quantize}; remove it or the row")
 
 
 def _by_alias(plan: Plan) -> tuple[list[str], dict[str, str], Settings, list[str], str]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from specbench.common import UsageError
 from specbench.hardware import AttentionLayers, Experts, ModelShape
-from specbench.models import bytes_of
+from specbench.models import bytes_of, elements
 
 # Names of the number of experts in transformers configurations; most have several of them.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -61,19 +61,20 @@ def shape_of(engine: Stepped) -> ModelShape:
     counts = {value for name in _EXPERTS if (value := getattr(config, name, None))}
     sizes: Counter[str] = Counter()
     experts = 0
-    parameters = dict(model.named_parameters())  # tied weights count once
+    parameters, count = dict(model.named_parameters()), elements(model)  # tied weights count once
     for name, parameter in parameters.items():
         if _same(parameter, head):
-            sizes["head"] += parameter.numel()
+            sizes["head"] += count.pop(name)
         elif any(_same(parameter, table) for table in tables):
-            sizes["embedding"] += parameter.numel()
+            sizes["embedding"] += count.pop(name)
         elif parameter.ndim == 3 and parameter.shape[0] in counts:
             experts = parameter.shape[0]
-            sizes["expert"] += parameter.numel() // experts
+            sizes["expert"] += count.pop(name) // experts
         elif parameter.ndim == 2 and not name.endswith("bias"):
-            sizes["matmul"] += parameter.numel()
+            sizes["matmul"] += count.pop(name)
         else:
-            sizes["small"] += parameter.numel()
+            sizes["small"] += count.pop(name)
+    sizes["matmul"] += sum(count.values())  # packed weights that are no parameters
     return ModelShape(
         matmul=sizes["matmul"],
         head=sizes["head"],
@@ -83,7 +84,7 @@ def shape_of(engine: Stepped) -> ModelShape:
         small=sizes["small"],
         experts=Experts(count=experts, active=_active(config), elements=sizes["expert"]) if experts else None,
         attention=_attention(engine),
-        weight_bytes=bytes_of(model) / sum(p.numel() for p in parameters.values()),
+        weight_bytes=bytes_of(model) / sum(elements(model).values()),
         cache_bytes=model.dtype.itemsize,
         state_bytes=recurrent.sequence_bytes if recurrent is not None else 0,
     )

@@ -112,15 +112,18 @@ class ModelSpec(Record):
         default=False, description="whether Python code of the model was allowed to run; absent if not"
     )
 
+    quantised: str | None = Field(
+        default=None, description="how linear layers store their weights in fewer bits; absent if they do not"
+    )
     template_args: dict[str, Any] = Field(
         default_factory=dict, description="further arguments of the chat template; absent without any"
     )
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out ``remote_code`` and ``template_args`` if unused, so that digests of older runs stay the same."""
+        """Leave out some fields if unused, so that digests of older runs stay the same."""
         written: dict[str, Any] = write(self)
-        for name in ("remote_code", "template_args"):
+        for name in ("remote_code", "quantised", "template_args"):
             if not getattr(self, name):
                 written.pop(name, None)
         return written

@@ -24,6 +24,7 @@ def load_model(plan: Loading, say: Callable[[str], None]) -> LoadedModel:
         device=plan.device,
         revision=plan.revision,
         trust_remote_code=plan.trust_remote_code,
+        quantize=plan.quantize,
         template_args=plan.template_args,
     )
 
@@ -51,6 +52,7 @@ def load_models(
         dtype=model.spec.dtype,
         device=plan.device,
         trust_remote_code=plan.trust_remote_code,
+        quantize=plan.quantize,
         template_args=plan.template_args,
     )
     alike = base.tokenizer(_SAMPLE)["input_ids"] == model.tokenizer(_SAMPLE)["input_ids"]

@@ -44,6 +44,8 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
         raise UsageError(
             f"cannot train in --dtype {plan.dtype}: it is for decoding only; give --dtype float32 or bfloat16"
         )
+    if plan.quantize and isinstance(chosen, WeightOptions):
+        raise UsageError(f"cannot train weights of --quantize {plan.quantize}; remove it")
     check_writable(plan.into)
     with _alone(plan.into), _without_denormals():
         return _trained(plan, card, module, chosen, say)

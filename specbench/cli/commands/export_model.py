@@ -56,6 +56,8 @@ def export_model(plan: ExportModelPlan, as_json: bool = options.JSON) -> None:
 
     if plan.vocabulary is not None and plan.to != "gguf":
         raise UsageError("--vocabulary needs --to gguf; a folder keeps the model's own tokenizer")
+    if plan.quantize:
+        raise UsageError("cannot export weights of --quantize; remove it")
     into = plan.into(names.resolve(plan.model).name)
     if into.exists() or into.is_symlink():
         raise UsageError(f"cannot write {into}: it exists; choose another --out or move it away")

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
@@ -45,7 +46,8 @@ class FusedLayers(Forwards, Fusions[Fusion]):
         self._device: torch.device = model.device
         self._last = _last_norm(model, self._layers)
         head = model.get_output_embeddings()
-        self._head, self._by = (head if type(head) is nn.Linear else None), by
+        plain = type(head) is nn.Linear and not is_traceable_wrapper_subclass(head.weight)
+        self._head, self._by = (head if plain else None), by
         self._forwards += [(layer, self.forward_of(at)) for at, layer in enumerate(self._layers)]
         if self._last is not None:
             self._forwards.append((self._last.module, self._norm_after_layers))

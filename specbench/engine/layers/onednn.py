@@ -19,6 +19,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedModel
 
 LinearKind = Literal["onednn", "torch"]
@@ -59,7 +60,12 @@ class Linears:
         if kind == "torch":
             return
         # A subclass computes something else, and a layer that is already replaced needs no second copy of its weights.
-        linears = [m for m in model.modules() if type(m) is nn.Linear and not hasattr(m, "specbench_product")]
+        linears = [
+            module
+            for module in model.modules()
+            if type(module) is nn.Linear and not hasattr(module, "specbench_product")
+            if not is_traceable_wrapper_subclass(module.weight)  # a quantised weight has its own product
+        ]
         # The address of weights identifies a product, so layers that share weights keep torch's kernel.
         owners = Counter(linear.weight.data_ptr() for linear in linears)
         linears = [linear for linear in linears if owners[linear.weight.data_ptr()] == 1]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from specbench.engine.attention.interface import Calls, LayerAttention
 from specbench.engine.cache import LayerShape
@@ -190,6 +191,8 @@ def plain_linear(module: nn.Module, name: str) -> nn.Linear:
     """Return a module if it is a linear layer with contiguous weights, else raise :class:`Unlike`."""
     if type(module) is not nn.Linear:
         raise Unlike(f"its {name} is {type(module).__name__} and not a linear layer")
+    if is_traceable_wrapper_subclass(module.weight):
+        raise Unlike(f"the weights of its {name} are quantised")
     if not module.weight.is_contiguous():
         raise Unlike(f"the weights of its {name} are not contiguous")
     return module

@@ -96,7 +96,8 @@ def sweep_title(run: Mapping[str, Any]) -> RunTitle:
 
 def model_name(model: Mapping[str, Any]) -> str:
     """Name of a model with its precision, and whether its weights are dummies."""
-    return f"{model['name']} {model['dtype']}{' (dummy weights)' if model.get('dummy') else ''}"
+    quantised = f", {model['quantised']}" if model.get("quantised") else ""
+    return f"{model['name']} {model['dtype']}{quantised}{' (dummy weights)' if model.get('dummy') else ''}"
 
 
 def simulated_title(simulated: Mapping[str, Mapping[str, float]]) -> str:
