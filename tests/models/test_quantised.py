@@ -28,7 +28,7 @@ def quantised(folder: Path, how: Any) -> Path:
     from tokenizers import Tokenizer, models
 
     tiny_llama(VOCAB, **SIZES).save_pretrained(folder / "plain")
-    model = AutoModelForCausalLM.from_pretrained(folder / "plain", quantization_config=how, dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(folder / "plain", quantization_config=how, dtype=torch.float32)
     model.save_pretrained(folder / "made")
     words = Tokenizer(models.BPE(vocab={chr(256 + at): at for at in range(VOCAB)}, merges=[]))
     PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder / "made")
@@ -36,7 +36,11 @@ def quantised(folder: Path, how: Any) -> Path:
 
 
 def assert_exact(loaded: LoadedModel) -> None:
-    """Trees that hide AR's text give AR's text, and the roofline counts the weights and not what they are packed in."""
+    """Trees that hide AR's text give AR's text; the roofline counts the weights and not what they are packed in.
+
+    In float32: in fewer bits, a tie of two tokens falls as the number of rows has it.
+    """
+    assert loaded.spec.dtype == "float32"
     ids = prompt(9, VOCAB)
     with attached(loaded.model, capacity=60, max_rows=16) as engine:
         expected = autoregressive(engine, ids, 16)
@@ -50,7 +54,9 @@ def assert_exact(loaded: LoadedModel) -> None:
         shape = shape_of(engine)
         layers = {name: size for name, size in elements(loaded.model).items() if "proj" in name}
         assert shape.matmul == sum(layers.values())
-        assert shape.weight_bytes * sum(elements(loaded.model).values()) == pytest.approx(loaded.spec.weight_bytes)
+        # bitsandbytes changes its scales to bfloat16 in its first product.
+        read = shape.weight_bytes * sum(elements(loaded.model).values())
+        assert read == pytest.approx(loaded.spec.weight_bytes, rel=0.05)
 
 
 def plain_bytes(itemsize: int) -> int:
@@ -58,31 +64,30 @@ def plain_bytes(itemsize: int) -> int:
     return itemsize * sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_checkpoint_of_torchao(dtype: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_torchao(tmp_path: Path) -> None:
     quantization = pytest.importorskip("torchao.quantization")
-    loaded = load(str(quantised(tmp_path, TorchAoConfig(quantization.Int8WeightOnlyConfig()))), dtype=dtype)
+    loaded = load(str(quantised(tmp_path, TorchAoConfig(quantization.Int8WeightOnlyConfig()))))
     assert loaded.spec.quantised == "torchao"
     assert loaded.spec.parameters == plain_bytes(1)
-    assert loaded.spec.weight_bytes < plain_bytes(4 if dtype == "float32" else 2)
+    assert loaded.spec.weight_bytes < 0.4 * plain_bytes(4)
     assert_exact(loaded)
 
 
 def test_a_checkpoint_of_bitsandbytes(tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     loaded = load(str(quantised(tmp_path, BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4"))))
-    assert (loaded.spec.quantised, loaded.spec.dtype) == ("bitsandbytes, 4 bits", "bfloat16")
+    assert loaded.spec.quantised == "bitsandbytes, 4 bits"
     assert loaded.spec.parameters == plain_bytes(1)
     # Half a byte each, and a float32 for each 64 of them.
     packed = sum(size for name, size in elements(loaded.model).items() if "proj" in name)
-    assert loaded.spec.weight_bytes == pytest.approx(plain_bytes(2) - (2 - 0.5 - 4 / 64) * packed, rel=0.03)
+    assert loaded.spec.weight_bytes == pytest.approx(plain_bytes(4) - (4 - 0.5 - 4 / 64) * packed, rel=0.03)
     assert_exact(loaded)
 
 
 @pytest.mark.parametrize("name", ["int8", "fp8"])
 def test_weights_are_quantised_when_they_are_loaded(name: str) -> None:
     pytest.importorskip("torchao")
-    plain, loaded = (load("config:tiny", dtype="bfloat16", device="cpu", quantize=how) for how in (None, name))
+    plain, loaded = (load("config:tiny", dtype="float32", device="cpu", quantize=how) for how in (None, name))
     assert plain.spec.quantised is None
     assert loaded.spec.quantised is not None
     assert plain.spec.parameters == loaded.spec.parameters

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,12 @@ def test_a_run_with_captured_steps_is_resumed(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(device_check, "assert_graphs", lambda *_: None)  # here is a CPU, and its steps are recorded
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": f"a b a b {number}"}) + "\n" for number in range(3)))
-    options = {"model": "config:tiny", "method": "pld,jetspec", "settings": ["jetspec.head=random"], "graphs": "on"}
+    options: dict[str, Any] = {
+        "model": "config:tiny",
+        "method": "pld,jetspec",
+        "settings": ["jetspec.head=random"],
+        "graphs": "on",
+    }
     options |= {"task": "prompts", "data_file": prompts, "max_new_tokens": 6, "quiet": True, "out": tmp_path}
     with recorder.installed():
         run = specbench.run(**options)

@@ -139,8 +139,8 @@ def attention_cases(capability: int) -> Iterator[Case]:
         constants |= {"block_n": 64, "block_c": most, "block_v": 64, "min_tiles": 1, **depends}
         types = _BY_SLOT | dict.fromkeys(_PARTIAL, "*fp32") | {"out": "*bf16", "sinks": "*bf16", "slot_of": "*i32"}
         options = {"num_warps": 4 if most > 16 else 1, **OPTIONS, **launch}
-        words = f"{most} splits" + " and sinks" * sinks
-        yield Case("combine", words, kernels.combine, types, constants, options, _PLAIN)
+        name = f"{most} splits" + " and sinks" * sinks
+        yield Case("combine", name, kernels.combine, types, constants, options, _PLAIN)
 
 
 def small_cases(capability: int) -> Iterator[Case]:

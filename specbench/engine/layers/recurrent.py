@@ -121,8 +121,15 @@ class StateRecorder(LayerStates):
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
         return None
 
-    def update_conv_state(self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **more: Any) -> Tensor:
-        found = super().update_conv_state(conv_states, layer_idx, state_idx, **more)
+    def update_conv_state(
+        self,
+        conv_states: Tensor,
+        layer_idx: int,
+        state_idx: int = 0,
+        conv_kernel_size: int | None = None,
+        **_: Any,
+    ) -> Tensor:
+        found = super().update_conv_state(conv_states, layer_idx, state_idx, conv_kernel_size)
         self._keep("conv", state_idx, self.held.pop(("conv", state_idx)))
         return found
 
@@ -210,7 +217,7 @@ class _Layer:
         self._continues = _continues(module, shapes, width)
 
     def attach(self) -> None:
-        self.module.forward = self  # type: ignore[assignment, method-assign]
+        self.module.forward = self
 
     def detach(self) -> None:
         self.module.__dict__.pop("forward", None)
