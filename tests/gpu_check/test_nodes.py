@@ -25,7 +25,7 @@ from specbench.hardware.roofline import Ceilings
 from specbench.models.names import configs
 from specbench.profiling.shape import shape_of
 
-FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3")
+FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma2", "gemma3")
 TINY = "config:tiny"
 H200 = find("h200")
 
@@ -140,7 +140,7 @@ def test_layers_of_models_that_are_timed(family: str) -> None:
         assert ({*step.layers}, step.outside) == ({few if step.rows == 1 else many}, outside)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "mixtral", "gpt2", "tied", "untied"])
+@pytest.mark.parametrize("family", [*FAMILIES, "gpt_oss", "llama4", "mixtral", "gpt2", "tied", "untied"])
 def test_the_shape_without_memory_is_the_shape(family: str) -> None:
     def make() -> Any:
         if family in ("tied", "untied"):
