@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from specbench.models.names import resolve as resolve
     from specbench.models.notes import notes_on as notes_on
     from specbench.models.packed import bytes_of as bytes_of
-    from specbench.models.quantize import QUANTISED as QUANTISED
     from specbench.models.stored import elements as elements
     from specbench.models.template_args import parse_template_args as parse_template_args
 else:

@@ -46,9 +46,10 @@ def _beside(name: str, state: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def elements(model: nn.Module) -> dict[str, int]:
-    """Return the number of weights behind each parameter; a scale or zero point of a packed layer is none.
+    """Return the number of weights that each parameter stores.
 
-    The packed weight of a linear layer has fewer elements than the layer has weights, or is a buffer.
+    The packed weight of a linear layer has fewer elements than the layer has weights, or is a buffer; scales and zero
+    points count as 0.
     """
     packed = {name: size for name, module in model.named_modules() if (size := _packed_size(module))}
     found = {name: parameter.numel() for name, parameter in model.named_parameters()}

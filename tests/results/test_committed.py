@@ -35,6 +35,7 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_every_tracked_folder_has_its_line_and_every_line_its_folder() -> None:
     names = git("ls-files", "-z", "results").stdout.split("\0")
     tracked = {name.split("/")[1] for name in names if name.count("/") > 1}
+    tracked = {name for name in tracked if not name.startswith("gpu-check")}  # records of another program
     assert sorted(path.name for path in CURATED) == sorted(tracked)
 
 

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 import torch
 from support.models import SUPPORTED, supported, tiny_llama, uncompiled
+from support.wording import wording
 from torch import Tensor
 
+from specbench.common import UsageError
 from specbench.models.loaded_model import LoadedModel
 from specbench.training.objectives.packing import CLEAN, NOISY, Packed, Sample, pack
 from specbench.training.objectives.student import Student
+
+REFUSED = ("gemma2", "llama4")
 
 
 def texts(vocab: int) -> list[Sample]:
@@ -35,7 +39,7 @@ def plain(model: Any, ids: list[int]) -> Tensor:
     return found
 
 
-@pytest.mark.parametrize("family", sorted(SUPPORTED))
+@pytest.mark.parametrize("family", sorted({*SUPPORTED} - {*REFUSED}))
 @torch.no_grad()
 def test_clean_and_noisy_streams_are_causal_texts(family: str) -> None:
     model, samples = supported(family), texts(90)
@@ -47,6 +51,12 @@ def test_clean_and_noisy_streams_are_causal_texts(family: str) -> None:
                 expected = plain(model, [*sample.prompt, *answer])
                 found = of_stream(packed, states, at, stream)
                 torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_a_model_whose_scores_or_layers_are_of_another_kind_is_refused(family: str) -> None:
+    with pytest.raises(UsageError, check=wording):
+        Student(supported(family))
 
 
 @pytest.mark.parametrize("window", [1, 2])

@@ -24,11 +24,16 @@ class Student:
         model: loaded with an attention that takes a mask: ``sdpa``, ``eager`` or ``flex_attention``.
 
     Raises:
-        UsageError: the model changes scores after its LM head, which is not supported here.
+        UsageError: the model has layers of a kind, or changes scores after its LM head, which is not supported here.
     """
 
     def __init__(self, model: Any) -> None:
         self._model = model
+        if other := self._kinds - {"full_attention", "sliding_attention"}:
+            raise UsageError(
+                f"cannot train {type(model).__name__}: it has layers of kind {min(other)}, for which packed texts have no "
+                "mask; choose another model"
+            )
         self._check()
 
     def states(self, packed: Packed, window: int | None = None) -> Tensor:
@@ -66,14 +71,20 @@ class Student:
         # Looked up each time: adding or removing an adapter replaces this module.
         return self._model.get_decoder()
 
+    @property
+    def _reach(self) -> int | None:
+        return getattr(self._model.config.get_text_config(), "sliding_window", None)
+
+    @property
+    def _kinds(self) -> set[str]:
+        kinds = getattr(self._model.config.get_text_config(), "layer_types", None)
+        return set(kinds or ["sliding_attention" if self._reach else "full_attention"])
+
     def _masks(self, packed: Packed, window: int | None) -> Any:
         """Return the model's ``attention_mask``; a mask per kind of layer where the model has several kinds."""
-        config = self._model.config.get_text_config()
-        reach = getattr(config, "sliding_window", None)
-        kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if reach else "full_attention"])
         masks = {
-            kind: self._mask(AttentionMask(packed, window, reach if kind == "sliding_attention" else None))
-            for kind in kinds
+            kind: self._mask(AttentionMask(packed, window, self._reach if kind == "sliding_attention" else None))
+            for kind in self._kinds
         }
         return masks if len(masks) > 1 else masks.popitem()[1]
 
