@@ -119,7 +119,10 @@ class HeadConfig(HeadConfigBase):
             )
         missing = [name for name in _SIZES if found.get(name) is None]
         if missing:
-            raise UsageError(f"{HEAD_FILE} has no {', '.join(missing)}; it is not an EAGLE-3 head")
+            raise UsageError(
+                f"{HEAD_FILE} has no {', '.join(missing)}; it is not an EAGLE-3 head; choose another --head or another "
+                "method"
+            )
         norm_output = found.get("norm_output")
         return cls(
             **layer_sizes(found, cls.POSITIONS),

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from specbench.common import UsageError
-from specbench.heads import HEAD_FILE, HEAD_TODO, PublishedHead, head_size
+from specbench.heads import HEAD_FILE, PublishedHead, head_size
 from specbench.heads import HeadConfig as HeadConfigBase
 
 Scorer = Literal["own", "shared", "target"]
@@ -107,7 +107,9 @@ class HeadConfig(HeadConfigBase):
         scored = {int(k) for (k,) in _matches(_LM_HEAD, shapes)}
         stacks = [shape for name, shape in shapes.items() if name.endswith("weight") and len(shape) == 2]
         if not blocks | {(k, 0) for k in scored} or not stacks:
-            raise UsageError(f"cannot use head {head}: its file has no Medusa heads; {HEAD_TODO}")
+            raise UsageError(
+                f"cannot use head {head}: its file has no Medusa heads; choose another --head or another method"
+            )
         scorer: Scorer = "own" if scored else "target"
         if "lm_head.weight" in shapes or (scored and self.scorer == "shared"):
             scorer = "shared"

@@ -73,7 +73,8 @@ def read(name: str | None, target: Target, feed: str = "auto", most: int = 1) ->
         named = "not given" if count is None else count
         raise UsageError(
             f"cannot draft with mtp: {files.name} has no MTP tensors after its {depth} layers "
-            f"(num_nextn_predict_layers is {named} in the configuration); use the original checkpoint, not a repack"
+            f"(num_nextn_predict_layers is {named} in the configuration); use the original checkpoint, not a repack, "
+            "or give one with --head"
         )
     layout = LAYOUTS[kind]
     starts = layout.starts(stored, depth)

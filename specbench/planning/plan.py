@@ -154,7 +154,11 @@ class _Asking(Flags):
     top_p: float = flag(1.0, "--top-p", help="Keep the most probable mass; 1 is off.", gt=0, le=1)
     seed: int = flag(0, "--seed", help="Seed of sampling, drafting and the order of requests.", ge=0, lt=1 << 63)
     settings: Sequence[str] = flag(
-        (), "--set", help="A method's option, as jacobi.n=16; repeatable.", metavar="M.OPT=V"
+        (),
+        "--set",
+        metavar="M.OPT=V",
+        help="A method's option, as jacobi.n=16; repeatable. M#2.OPT=V: of a second row of M, which takes nothing from "
+        "the first.",
     )
     head: str | None = flag(
         None, "--head", help="Draft head: folder or hub id; short for --set METHOD.head=.", metavar="HEAD"

@@ -40,5 +40,5 @@ def preset(name: str) -> Preset:
     """Return a preset by name; the UsageError for an unknown name lists similar names."""
     known = load_presets()
     if name not in known:
-        raise unknown_name("preset", name, known)
+        raise unknown_name("preset", name, known, see="a method's own preset is --set METHOD.preset=NAME")
     return known[name]

@@ -75,6 +75,12 @@ def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callabl
     from specbench.training.data.sources import Wanted, find
     from specbench.training.recipe import Job, apart, some
 
+    most = None if plan.limit is None else plan.limit * max(1, len(plan.sets))
+    if most is not None and plan.held_out >= most:  # found before answers are decoded for minutes
+        raise UsageError(
+            f"cannot hold out {plan.held_out} of {most} prompts: none would be left for training; lower --held-out or "
+            "raise --limit"
+        )
     loaded = load_model(plan, say)
     if check := getattr(module, "check", None):
         with plugins.plugin_call(card.who):

@@ -14,7 +14,7 @@ _SMALL = 0.1  # GB
 _LEGEND = (
     "(METHOD) runs with ar if --method is not given. An indented line is the draft head that this method takes "
     "with this model; --head wins. GB: the weights in bfloat16. here: on this machine. untried: never loaded by us. to "
-    "be converted: a pickle, which METHOD refuses; download it, and python -m specbench.methods.METHOD.convert FOLDER."
+    "be converted: a pickle, which METHOD refuses; download it, and python -m specbench.heads.convert FOLDER."
 )
 
 

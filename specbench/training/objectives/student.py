@@ -31,8 +31,8 @@ class Student:
         self._model = model
         if other := self._kinds - {"full_attention", "sliding_attention"}:
             raise UsageError(
-                f"cannot train {type(model).__name__}: it has layers of kind {min(other)}, for which packed texts have no "
-                "mask; choose another model"
+                f"cannot train {type(model).__name__}: it has layers of kind {min(other)}, for which packed texts have "
+                "no mask; choose another model"
             )
         self._check()
 
