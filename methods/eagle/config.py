@@ -113,8 +113,7 @@ class HeadConfig(HeadConfigBase):
 
 def _check_kind(values: Mapping[str, Any], kind: Any) -> None:
     """Refuse heads of other methods, and variants whose engines disagree."""
-    named = values.get("architectures")
-    eagle3 = kind in ("eagle3", "peagle") or any("Eagle3" in str(one) for one in (named or ()))
+    eagle3 = kind in ("eagle3", "peagle") or "Eagle3" in str(values.get("architectures"))
     if eagle3 or any(name in values for name in _EAGLE3):
         raise UsageError(f"{HEAD_FILE} belongs to an EAGLE-3 head; draft with --method eagle3")
     if any(name in values for name in _BLOCKS):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from specbench.common import UsageError
 from specbench.decoding import Node, TreeOption, parse_nodes
 
 #: EAGLE-1's tree, which its released code names ``mc_sim_7b_63`` (Li et al. 2024). Names have one digit per rank.
@@ -14,7 +15,11 @@ TREE = TreeOption("eagle", 10, {"static": parse_nodes(EAGLE1)}, ("dynamic", "cha
 
 
 def nodes_of(options: Any) -> list[Node]:
-    """Return the nodes of a written tree that fit into depth, width and budget; none for the other trees."""
+    """Return the nodes of a written tree that fit into depth, width and budget; none for the other trees.
+
+    Raises:
+        UsageError: no node of a written tree fits.
+    """
     if options.tree in TREE.others:
         return []
     fits = [
@@ -22,4 +27,10 @@ def nodes_of(options: Any) -> list[Node]:
         for node in sorted(TREE.nodes_of(options.tree), key=lambda node: (len(node), node))
         if len(node) <= options.depth and max(node) < options.width
     ]
-    return fits[: options.budget - 1]
+    kept = fits[: options.budget - 1]
+    if not kept:
+        raise UsageError(
+            f"cannot draft eagle.tree={options.tree}: no node of it fits into depth {options.depth}, width "
+            f"{options.width} and budget {options.budget}; raise them or choose another tree"
+        )
+    return kept

@@ -19,12 +19,14 @@ from typing import Any, Literal
 from pydantic import Field
 
 from specbench.common import UsageError
-from specbench.heads import HEAD_FILE, PublishedHead, head_size
+from specbench.heads import HEAD_FILE, HEAD_TODO, PublishedHead, head_size
 from specbench.heads import HeadConfig as HeadConfigBase
 
 Scorer = Literal["own", "shared", "target"]
 
 WITH_TARGET = "medusa_head."  # beginning of the heads' names in a checkpoint of target and heads
+
+_SPARSE = 8  # a file with so many times fewer blocks than its largest index says is damaged
 
 _BLOCK = re.compile(r"(\d+)\.(\d+)\.linear\.(weight|bias)")
 _LAST = re.compile(r"(\d+)\.\d+\.weight")
@@ -91,7 +93,7 @@ class HeadConfig(HeadConfigBase):
             heads=stated,
             blocks=found.get("medusa_num_layers", found.get("num_hidden_layers", 0)),
             bias=found.get("medusa_fc_bias"),
-            scorer="shared" if found.get("original_lm_head") else None,
+            scorer={True: "shared", False: "own", None: None}[found.get("original_lm_head")],
             stated=stated,
         )
 
@@ -110,14 +112,23 @@ class HeadConfig(HeadConfigBase):
             raise UsageError(
                 f"cannot use head {head}: its file has no Medusa heads; choose another --head or another method"
             )
+        stated, heads = self.blocks, 1 + max([*(k for k, _ in blocks), *(scored if self.scorer != "shared" else ())])
+        each = max((1 + j for _, j in blocks), default=0)
+        # Single tensors that are missing are found when the head is filled.
+        sparse = heads * max(each, 1) > _SPARSE * max(len(blocks), len(scored))
+        if each < stated or sparse or (self.scorer == "own" and not scored):
+            raise UsageError(
+                f"cannot use head {head}: its file lacks tensors of its {heads} heads with {max(each, stated)} blocks; "
+                f"{HEAD_TODO}"
+            )
         scorer: Scorer = "own" if scored else "target"
         if "lm_head.weight" in shapes or (scored and self.scorer == "shared"):
             scorer = "shared"
         rows = next((shape[0] for name, shape in shapes.items() if name.startswith("lm_head")), vocabulary)
         return replace(
             self,
-            heads=1 + max([*(k for k, _ in blocks), *(scored if scorer == "own" else ())]),
-            blocks=max((1 + j for _, j in blocks), default=0),
+            heads=heads,
+            blocks=each,
             hidden_size=stacks[0][1],
             vocab_size=self.vocab_size or rows,
             bias=any(name.endswith(".bias") for name in shapes) if self.bias is None else self.bias,

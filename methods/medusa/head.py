@@ -77,7 +77,12 @@ class DraftHead(Head):
     @classmethod
     def from_file(cls, name: str, config: HeadConfig, tensors: dict[str, Tensor]) -> dict[str, Any]:
         for old in [*tensors]:
-            tensors[own_name(old)] = tensors.pop(old)
+            tensor, own = tensors.pop(old), own_name(old)
+            if own in tensors:
+                raise UsageError(
+                    f"cannot use head {name}: its file has {own} twice, once as {old}; use a complete copy of the head"
+                )
+            tensors[own] = tensor
         if config.scorer == "shared":  # vLLM reads the first of several LM heads, and only if there is no common one
             several = [tensors.pop(each) for each in sorted(tensors) if each.startswith("lm_heads.")]
             if several:

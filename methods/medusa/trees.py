@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from specbench.common import UsageError
 from specbench.decoding import MC_SIM_7B_63, Marginals, Node, TokenTree, TreeOption, parse_nodes
 
 #: Candidates of each head in the released code: ranks in trees are below this.
@@ -69,8 +70,16 @@ def first_nodes(tree: str, budget: int, width: int, depth: int) -> tuple[Node, .
     """The first nodes of a static tree that fit into a budget, without ranks from ``width`` and levels below ``depth``.
 
     The parent of each node comes before it.
+
+    Raises:
+        UsageError: no node fits.
     """
     nodes = [node for node in TREE.nodes_of(tree) if len(node) <= depth and max(node) < width]
+    if not nodes[: budget - 1]:
+        raise UsageError(
+            f"cannot draft medusa.tree={tree}: no node of it fits into depth {depth}, width {width} and budget "
+            f"{budget}; raise them or choose another tree"
+        )
     return tuple(nodes[: budget - 1])
 
 

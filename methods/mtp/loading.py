@@ -78,6 +78,12 @@ def read(name: str | None, target: Target, feed: str = "auto", most: int = 1) ->
         )
     layout = LAYOUTS[kind]
     starts = layout.starts(stored, depth)
+    promised = count if name is None else next((files.config[each] for each in _COUNTS if each in files.config), None)
+    if isinstance(promised, int) and len(starts) < min(most, promised):
+        raise UsageError(
+            f"cannot draft with mtp: {files.name} has {len(starts)} of the {promised} MTP layers of its configuration; "
+            "use a complete copy of the checkpoint"
+        )
     if min(most, len(starts)) == 1 and max(len(starts), count or 0) > 1:
         target.warn(f"{files.name} has {max(len(starts), count or 0)} MTP layers, and the first drafts all tokens")
     tables, tensors = [], dict[str, torch.Tensor]()

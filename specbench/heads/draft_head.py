@@ -177,6 +177,8 @@ class Head(nn.Module):
             raise UsageError(
                 f"cannot use head {files.name}: its d2t has token ids that the target lacks; use a complete copy of it"
             )
+        if ids is not None and len(ids.unique()) < len(ids):
+            raise UsageError(f"cannot use head {files.name}: its d2t has a token id twice; use a complete copy of it")
         return head
 
     @classmethod

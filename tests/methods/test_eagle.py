@@ -434,3 +434,8 @@ def test_trees_that_are_none_are_refused() -> None:
     for tree in ("dynamics", "0 00 10", "0 0"):
         with pytest.raises(UsageError, check=wording):
             make_method("eagle", "eagle", {"head": "random", "tree": tree})
+
+
+def test_a_tree_of_which_nothing_fits_is_refused() -> None:
+    with pytest.raises(UsageError, check=wording):
+        _ = make_method("eagle", "eagle", {"head": "random", "tree": "1", "width": 1}).max_rows

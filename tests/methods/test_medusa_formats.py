@@ -375,6 +375,38 @@ def test_files_that_are_not_whole_are_refused(kind: str, change: Change, named: 
 
 
 @pytest.mark.parametrize(
+    ("kind", "config", "dropped"),
+    [
+        ("vLLM", {"original_lm_head": False}, "lm_heads."),
+        ("vLLM", {"num_hidden_layers": 1}, "blocks."),
+        ("original", {"medusa_num_layers": 2}, ""),
+    ],
+)
+def test_parts_that_the_configuration_promises_are_not_left_out(
+    kind: str, config: dict[str, Any], dropped: str, tmp_path: Path
+) -> None:
+    folder = write(tmp_path, KINDS[kind])
+    held = load_file(folder / "model.safetensors")
+    save_file(
+        {name: each for name, each in held.items() if not dropped or dropped not in name}, folder / "model.safetensors"
+    )
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, **config}))
+    assert "lacks tensors of its" in refusal(folder)
+
+
+def test_a_tree_of_which_nothing_fits_is_refused(tmp_path: Path) -> None:
+    assert "medusa.tree=1" in refusal(write(tmp_path, KINDS["original"]), tree="1", width=1)
+
+
+def test_an_absurd_index_is_refused_before_a_head_is_made(tmp_path: Path) -> None:
+    folder = write(tmp_path, KINDS["original"])
+    held = load_file(folder / "model.safetensors")
+    save_file({**held, "3000000.0.linear.weight": torch.zeros(HIDDEN, HIDDEN)}, folder / "model.safetensors")
+    assert "lacks tensors of its" in refusal(folder)
+
+
+@pytest.mark.parametrize(
     ("kind", "sizes"),
     [
         ("original", {"vocab": 19}), ("original", {"hidden": 40}), ("original", {"depth": 5}),

@@ -546,6 +546,20 @@ def test_a_checkpoint_without_the_layer_is_refused(tmp_path: Path) -> None:
     assert "GPT2LMHeadModel" in refusal(str(tmp_path), supported("gpt2"))
 
 
+@pytest.mark.parametrize("layout", ["deepseek", "mimo", "speculators"])
+@pytest.mark.parametrize("lost", [".", "proj.weight"], ids=["layer", "projection"])
+def test_a_layer_that_is_not_there_is_refused(layout: str, lost: str, tmp_path: Path) -> None:
+    folder, own = checkpoint(tmp_path, "qwen2", layout, layers=2), model("qwen2")
+    held = load_file(folder / "model.safetensors")
+    prefix = NAMES[layout][1].format(depth=own.config.num_hidden_layers + 1, layer=1)
+    kept = {
+        name: each for name, each in held.items() if not (name.startswith(prefix) and lost in name[len(prefix) - 1 :])
+    }
+    assert len(kept) < len(held)
+    save_file(kept, folder / "model.safetensors")
+    assert "1 of the 2 MTP layers" in refusal(str(folder), layers="own", depth=2)
+
+
 def test_the_targets_own_checkpoint_is_the_default(tmp_path: Path) -> None:
     own = model("qwen2")
     own.config._name_or_path = str(checkpoint(tmp_path, "qwen2", "mimo", num_nextn_predict_layers=3))
