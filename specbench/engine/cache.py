@@ -164,6 +164,13 @@ class StaticCache(Answering):
                 cells = buffer[:, slot, :, at : min(at + _NOISE, stop)]
                 cells.copy_(noise[None, :, : cells.shape[2]].expand(layers, -1, -1, -1))
 
+    def repeat(self, slot: int, first: int, filled: int, stop: int) -> None:
+        """Copy a slot's cells [first, filled) into the cells after them, again and again up to ``stop``."""
+        for buffer in self._buffers:
+            for at in range(filled, stop, filled - first):
+                count = min(filled - first, stop - at)
+                buffer[:, slot, :, at : at + count] = buffer[:, slot, :, first : first + count]
+
     def clear(self, slot: int, length: int) -> None:
         """Set a slot's first ``length`` cells to zero."""
         for buffer in self._buffers:

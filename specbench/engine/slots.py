@@ -94,12 +94,18 @@ class Slots:
             self.free(slot)
 
     @contextmanager
-    def assumed(self, length: int) -> Iterator[int]:
-        """Borrow a free slot with ``length`` cells of noise; its cells are set to zero again at the end."""
+    def scratch(self, length: int) -> Iterator[int]:
+        """Borrow a free slot whose first ``length`` cells, and a tree's after them, are set to zero at the end."""
         with self.borrowed() as slot:
             try:
-                self.assume(slot, length)
                 yield slot
             finally:
                 self.cache.clear(slot, length + self.cache.capacity - self.capacity)
                 self._noise[slot] = 0
+
+    @contextmanager
+    def assumed(self, length: int) -> Iterator[int]:
+        """Borrow a free slot with ``length`` cells of noise."""
+        with self.scratch(length) as slot:
+            self.assume(slot, length)
+            yield slot

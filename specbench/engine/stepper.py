@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,6 +24,7 @@ from specbench.engine.program import Mark, Program, StepKind, unmarked
 from specbench.engine.sampler import Sampling
 from specbench.engine.slots import Slots
 
+_TEXT, _FIRST = 48, 4  # tokens of a short text, and of its beginning
 PREFILL_CHUNK = 1024  # rows of one prefill forward; limits the dense mask to chunk × context
 
 
@@ -142,6 +144,20 @@ class EagerStepper:
         if hidden and result.hidden is not None:
             result = replace(result, hidden=torch.cat([*hidden, result.hidden]))
         return result
+
+    @contextmanager
+    def after_text(self, length: int) -> Iterator[int]:
+        """Borrow a free slot with ``length`` cached tokens, a short text repeated without its beginning, to compare
+        forwards. After noise, a model can amplify rounding without limit."""
+        with self.slots.scratch(length) as slot:
+            text = [(53 * at + 7) % min(1000, self.plain.vocabulary) for at in range(min(length, _TEXT))]
+            if text:
+                self.prefill(slot, text[:-1], TokenTree.chain(text[-1:]))
+                self.slots.cache.repeat(slot, min(_FIRST, len(text) - 1), len(text), length)
+                self.slots.lengths[slot] = length
+                if self.slots.cache.recurrent is not None:  # whose states are those of no such text
+                    self.slots.cache.recurrent.clear(slot)
+            yield slot
 
     def _prefill(self, slot: int, head: list[int], tree: TokenTree, top_k: int, taps: tuple[int, ...]) -> StepResult:
         start, batch = self.slots.length(slot), Batch.of({slot: tree}, self.plain.vocabulary)

@@ -195,7 +195,7 @@ class Tuner:
 
     def _compare_chains(self, attention: str, length: int) -> None:
         """Raise ArithmeticError if logits of chains after ``length`` tokens differ from those of the trees' backend."""
-        with self._slots.assumed(length) as slot:
+        with self._eager.after_text(length) as slot:
             for rows in (1, min(3, self._max_rows)):
                 chain = TokenTree.chain([at % self._eager.plain.vocabulary for at in range(rows)])
                 expected = self._eager.logits(slot, chain)

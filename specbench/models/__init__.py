@@ -1,8 +1,13 @@
 """Load a model by name: weights, tokenizer, chat template and stop ids; also exports."""
 
+import logging
 from typing import TYPE_CHECKING
 
 from specbench.common.doors import door
+
+# Before transformers imports torchao, where it is installed, which tells of GPU code that cannot be loaded here.
+for _library in ("torchao", "torch.utils._pytree"):
+    logging.getLogger(_library).setLevel(logging.ERROR)
 
 if TYPE_CHECKING:
     from specbench.models import names as names
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from specbench.models.notes import notes_on as notes_on
     from specbench.models.packed import bytes_of as bytes_of
     from specbench.models.stored import elements as elements
+    from specbench.models.stored import inside as inside
     from specbench.models.template_args import parse_template_args as parse_template_args
 else:
     __getattr__, __dir__ = door(__name__)

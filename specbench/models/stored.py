@@ -18,22 +18,23 @@ def stored(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     GPTQ and AWQ have buffers.
     """
     for name, parameter in model.named_parameters():
-        yield from _inside(name, parameter)
+        yield from inside(name, parameter)
         for part in ("quant_state", "SCB"):
             yield from _beside(f"{name}.{part}", getattr(parameter, part, None))
     for name, module in model.named_modules():
         if any(hasattr(module, each) for each in _PACKED):
             for part, buffer in module.named_buffers(recurse=False):
-                yield from _inside(f"{name}.{part}", buffer)
+                yield from inside(f"{name}.{part}", buffer)
 
 
-def _inside(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+def inside(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield the plain tensors of a weight with their names: itself, or what a quantised weight consists of."""
+    whole: Any = tensor
     if not is_traceable_wrapper_subclass(tensor):
         yield name, tensor
-        return
-    inner: Any = tensor
-    for part in inner.__tensor_flatten__()[0]:
-        yield from _inside(f"{name}.{part}", getattr(inner, part))
+    else:
+        for part in whole.__tensor_flatten__()[0]:
+            yield from inside(f"{name}.{part}", getattr(whole, part))
 
 
 def _beside(name: str, state: Any) -> Iterator[tuple[str, Tensor]]:
@@ -48,8 +49,7 @@ def _beside(name: str, state: Any) -> Iterator[tuple[str, Tensor]]:
 def elements(model: nn.Module) -> dict[str, int]:
     """Return the number of weights that each parameter stores.
 
-    The packed weight of a linear layer has fewer elements than the layer has weights, or is a buffer; scales and zero
-    points count as 0.
+    A linear layer's packed weight has fewer elements than weights, or is a buffer; scales and zero points count as 0.
     """
     packed = {name: size for name, module in model.named_modules() if (size := _packed_size(module))}
     found = {name: parameter.numel() for name, parameter in model.named_parameters()}

@@ -22,6 +22,7 @@ from specbench.engine.cache import StaticCache
 from specbench.engine.checks import forward, layer
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
+from specbench.models.loader import load
 
 
 @pytest.mark.parametrize("feature", list(REFUSED))
@@ -138,6 +139,31 @@ def test_a_forward_that_is_wrong_far_out_is_found(monkeypatch: pytest.MonkeyPatc
         pass
     with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=80, max_rows=4, native=False)
+
+
+@pytest.mark.parametrize("length", [1, 3, 20, 48, 100, 139])
+def test_a_long_text_for_comparisons_is_a_short_one_repeated(length: int) -> None:
+    with attached(tiny_llama(97), capacity=140, max_rows=4) as engine:
+        stepper, cache = engine._eager, engine.cache
+        slot = engine.alloc()
+        engine.prefill(slot, [(53 * at + 7) % 97 for at in range(min(length, 48))])
+        kept = [buffer[:, slot, :, : min(length, 48)].clone() for buffer in cache._buffers]
+        engine.free(slot)
+        with stepper.after_text(length) as slot:
+            assert engine.length(slot) == length
+            for buffer, real in zip(cache._buffers, kept, strict=True):
+                found = buffer[:, slot, :, :length]
+                at = [cell if cell < 48 else 4 + (cell - 48) % 44 for cell in range(length)]
+                torch.testing.assert_close(found, real[:, :, at])
+        assert all(not buffer[:, slot].any() for buffer in cache._buffers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capacity", [100, 208, 1024])
+def test_a_real_model_in_bfloat16_runs_on_our_own_layers(capacity: int) -> None:
+    model = load("smollm2-135m", dtype="bfloat16", device="cpu").model
+    with attached(model, capacity=capacity, max_rows=8, native=True) as engine:
+        assert engine.rounding <= forward.tolerance(torch.bfloat16)
 
 
 @pytest.mark.parametrize("asked", ["crop", "get_max_cache_shape"])

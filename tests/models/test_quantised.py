@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from support.models import attached, autoregressive, decode, prompt, tiny_llama
 from support.wording import wording
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedTokenizerFast, TorchAoConfig
 
+import specbench
 from specbench.common import SpecbenchError
 from specbench.decoding import TokenTree
 from specbench.models import LoadedModel, load
@@ -104,3 +106,14 @@ def test_what_cannot_be_quantised_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(__import__("sys").modules, "torchao", None)
     with pytest.raises(SpecbenchError, check=wording):
         load("config:tiny", quantize="int8")
+
+
+def test_a_run_of_quantised_weights(tmp_path: Path) -> None:
+    pytest.importorskip("torchao")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "a b a b"}\n{"prompt": "c"}\n')
+    options: dict[str, Any] = {"model": "config:tiny", "quantize": "int8", "method": "pld,jetspec", "quiet": True}
+    options |= {"settings": ["jetspec.head=random"], "task": "prompts", "data_file": prompts, "max_new_tokens": 6}
+    run = specbench.run(**options, out=tmp_path)
+    assert json.loads((run.folder / "run.json").read_text())["model"]["quantised"] == "torchao, Int8Tensor"
+    assert [row.lossless.lossy for row in run.summary.rows if row.lossless] == [0, 0, 0]

@@ -95,14 +95,14 @@ def check_forward(model: Any, stepper: EagerStepper, detached: Detached) -> floa
 def check_far(model: Any, longest: int, stepper: EagerStepper, detached: Detached) -> None:
     """Refuse a model whose logits differ between the engine and its own forward after long texts.
 
-    The texts' keys and values are noise. A model that only works with its own cache class is not checked here.
+    A model that only works with its own cache class is not checked here.
     """
     floor = tolerance(model.dtype) * (1 if model.dtype in (torch.float32, torch.float64) else FAR)
     for length in far_lengths(model, longest):
         worst = torch.inf
         for attempt in range(_ATTEMPTS):
             tokens = probe_text(model, attempt)[: len(PARENTS)]
-            with refusing(), stepper.slots.assumed(length) as slot:
+            with refusing(), stepper.after_text(length) as slot:
                 cache = stepper.slots.cache
                 stored = {
                     layer: tuple(each[slot, None, :, :length].clone() for each in cache.stored(layer))

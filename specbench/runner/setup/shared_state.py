@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from specbench.common import PluginFault
 from specbench.decoding import Method
+from specbench.models import inside
 
 _VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "CXX", "HF_HOME", "HF_HUB_OFFLINE", "HOME", "LANG", "LC_ALL", "MKL_NUM_THREADS",
@@ -243,7 +244,8 @@ class SharedState:
         """Parameters, and the packed weights of a model in int8 or of a GGUF file."""
         found: list[Tensor] = []
         for module in self._modules:
-            found += [each for each in module._parameters.values() if each is not None]
+            for each in module._parameters.values():
+                found += [] if each is None else [tensor for _, tensor in inside("", each)]
             packed = module.__dict__.get("packed")
             found += [] if packed is None else packed.tensors
         return found
