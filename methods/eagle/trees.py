@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from specbench.common import UsageError
 from specbench.decoding import Node, TreeOption, parse_nodes
 
 #: EAGLE-1's tree, which its released code names ``mc_sim_7b_63`` (Li et al. 2024). Names have one digit per rank.
@@ -22,15 +21,5 @@ def nodes_of(options: Any) -> list[Node]:
     """
     if options.tree in TREE.others:
         return []
-    fits = [
-        node
-        for node in sorted(TREE.nodes_of(options.tree), key=lambda node: (len(node), node))
-        if len(node) <= options.depth and max(node) < options.width
-    ]
-    kept = fits[: options.budget - 1]
-    if not kept:
-        raise UsageError(
-            f"cannot draft eagle.tree={options.tree}: no node of it fits into depth {options.depth}, width "
-            f"{options.width} and budget {options.budget}; raise them or choose another tree"
-        )
-    return kept
+    nodes = sorted(TREE.nodes_of(options.tree), key=lambda node: (len(node), node))
+    return TREE.fitting(nodes, options.depth, options.width, options.budget)

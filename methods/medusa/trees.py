@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from specbench.common import UsageError
 from specbench.decoding import MC_SIM_7B_63, Marginals, Node, TokenTree, TreeOption, parse_nodes
 
 #: Candidates of each head in the released code: ranks in trees are below this.
@@ -74,13 +73,7 @@ def first_nodes(tree: str, budget: int, width: int, depth: int) -> tuple[Node, .
     Raises:
         UsageError: no node fits.
     """
-    nodes = [node for node in TREE.nodes_of(tree) if len(node) <= depth and max(node) < width]
-    if not nodes[: budget - 1]:
-        raise UsageError(
-            f"cannot draft medusa.tree={tree}: no node of it fits into depth {depth}, width {width} and budget "
-            f"{budget}; raise them or choose another tree"
-        )
-    return tuple(nodes[: budget - 1])
+    return tuple(TREE.fitting(TREE.nodes_of(tree), depth, width, budget))
 
 
 def filled(marginals: Marginals, nodes: Sequence[Node]) -> TokenTree:

@@ -66,6 +66,13 @@ def _without_denormals() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
+def _check_held_out(held_out: int, prompts: int) -> None:
+    if held_out >= prompts:
+        raise UsageError(
+            f"cannot hold out {held_out} of {prompts} prompts: none would be left for training; lower --held-out"
+        )
+
+
 def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callable[[str], None]) -> dict[str, Any]:
     """Train according to a checked plan and return the model card."""
     from specbench.common import progress_lines
@@ -75,12 +82,8 @@ def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callabl
     from specbench.training.data.sources import Wanted, find
     from specbench.training.recipe import Job, apart, some
 
-    most = None if plan.limit is None else plan.limit * max(1, len(plan.sets))
-    if most is not None and plan.held_out >= most:  # found before answers are decoded for minutes
-        raise UsageError(
-            f"cannot hold out {plan.held_out} of {most} prompts: none would be left for training; lower --held-out or "
-            "raise --limit"
-        )
+    if plan.limit is not None:  # before answers are decoded for minutes
+        _check_held_out(plan.held_out, plan.limit * max(1, len(plan.sets)))
     loaded = load_model(plan, say)
     if check := getattr(module, "check", None):
         with plugins.plugin_call(card.who):
@@ -88,11 +91,7 @@ def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callabl
     wanted = Wanted(plan.sets, plan.answers, plan.trajectories, plan.limit, plan.data_dir, plan.drawn_by, plan.given)
     asking = Asking(plan.max_new_tokens or BUDGET, plan.concurrency, plan.temperature or 0.0, plan.seed)
     found = find(loaded, wanted, asking, plan.into, progress_lines(say, "answers"))
-    if plan.held_out >= len(found.texts):
-        raise UsageError(
-            f"cannot hold out {plan.held_out} of {len(found.texts)} prompts: none would be left for training; lower "
-            "--held-out"
-        )
+    _check_held_out(plan.held_out, len(found.texts))
     learnt, aside = apart(found.texts, plan.held_out, plan.seed)
     if plan.texts is not None:
         learnt = some(learnt, plan.texts, plan.seed)

@@ -46,6 +46,12 @@ def test_what_comes_of_it_drafts(cli: Any, prompts: Path, tmp_path: Path) -> Non
         assert max(len(line) for line in lines if not line.startswith("Next: ")) <= columns
 
 
+def test_prompts_that_are_all_held_out_are_not_decoded(cli: Any, prompts: Path, tmp_path: Path) -> None:
+    result = train(cli, prompts, tmp_path / "trained", "--limit", 2)
+    assert result.code == 2
+    assert wording(result.err)
+
+
 def test_a_finished_training_takes_no_further_step(cli: Any, prompts: Path, tmp_path: Path) -> None:
     """Also where it ends within a visit to its texts: two steps of these are one."""
     out, found = tmp_path / "trained", []

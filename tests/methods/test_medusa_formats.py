@@ -396,7 +396,7 @@ def test_parts_that_the_configuration_promises_are_not_left_out(
 
 
 def test_a_tree_of_which_nothing_fits_is_refused(tmp_path: Path) -> None:
-    assert "medusa.tree=1" in refusal(write(tmp_path, KINDS["original"]), tree="1", width=1)
+    assert "medusa.tree" in refusal(write(tmp_path, KINDS["original"]), tree="1", width=1)
 
 
 def test_an_absurd_index_is_refused_before_a_head_is_made(tmp_path: Path) -> None:

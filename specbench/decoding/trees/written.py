@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,20 @@ class TreeOption:
     def nodes_of(self, tree: str) -> list[Node]:
         """Return the nodes of a value that :meth:`named` returned."""
         return self.known[tree] if tree in self.known else parse_nodes(tree)
+
+    def fitting(self, nodes: Iterable[Node], depth: int, width: int, budget: int) -> list[Node]:
+        """Return the first nodes that, with the root, fit into a budget, of those within depth and width.
+
+        Raises:
+            UsageError: no node fits.
+        """
+        kept = [node for node in nodes if len(node) <= depth and max(node) < width][: budget - 1]
+        if not kept:
+            raise UsageError(
+                f"cannot draft with {self.owner}.tree: none of its nodes fits into depth {depth}, width {width} and "
+                f"budget {budget}; raise them or choose another tree"
+            )
+        return kept
 
     def _nodes(self, text: str, where: object) -> list[Node]:
         if _NAMES.fullmatch(text):
