@@ -13,11 +13,15 @@ Both decode times go from the first token to the last. Ours is the record's ``de
 ``predicted_n`` counts the first token as well: there are ``predicted_n - 1`` steps. The wall times cover the whole
 call, prompt included, ours in this process and theirs over HTTP.
 
+With ``--pack Q8_0`` both arms run one file of packed matrices, ours with ``--dtype packed``. llama.cpp then rounds the
+rows to 8 bits as well, and ours do not, so ids differ more often.
+
 A decode step reads every weight once, so bandwidth / weight bytes bounds both arms. If ids differ, the position and
 transformers' logits of both tokens show whether it is a tie of floating-point sums or an error.
 
     python benchmarks/vs_llama_cpp.py --server PATH|URL [--model smollm2-135m] [--threads 1,2] [--contexts 64,1024]
         [--pairs 5] [--tokens 128] [--server-args "--load-mode none"] [--json]
+        [--pack Q8_0]
     python benchmarks/vs_llama_cpp.py --gguf FILE  # only write the weights for a server that you start yourself
 """
 
@@ -45,13 +49,14 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
+import gguf
 import torch
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError, registry
 from specbench.common.reading import json_object, parse_json
 from specbench.hardware.bandwidth import BandwidthProbe
 from specbench.models import LoadedModel, load
-from specbench.models.export.gguf_file import export_gguf
+from specbench.models.export.gguf_file import Vocabulary, export_gguf
 from specbench.models.export.graph import graph_of
 from specbench.planning.methods import plan_methods
 from specbench.runner import Request as Asked
@@ -251,6 +256,25 @@ def parsed(reply: dict[str, Any], prompt: int, tokens: int) -> tuple[list[int], 
     return ids, ms / 1e3
 
 
+def pack(source: Path, file: Path, kind: str) -> None:
+    """Copy a GGUF file of float32 weights, with all matrices rounded to a packed format."""
+    reader, wanted = gguf.GGUFReader(source), gguf.GGMLQuantizationType[kind]
+    writer = gguf.GGUFWriter(file, str(reader.fields["general.architecture"].contents()))
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name not in ("general.architecture", "general.file_type"):
+            main, *of = field.types
+            writer.add_key_value(name, field.contents(), main, of[-1] if of else None)
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind}"])
+    for tensor in reader.tensors:
+        packed = tensor.data.ndim == 2
+        data = gguf.quantize(tensor.data, wanted) if packed else tensor.data
+        writer.add_tensor(tensor.name, data, raw_dtype=wanted if packed else None)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 # ------------------------------------------------------------------------------------------------------------
 # comparison
 
@@ -418,13 +442,14 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--server-args", default="", help="further options for a server that is started here")
+    parser.add_argument("--pack", choices=("Q8_0", "Q4_0", "Q4_1"), help="run both arms on packed matrices")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     url = args.server if args.server and args.server.startswith(("http://", "https://")) else None
-    if url and (len(args.threads) > 1 or args.server_args or args.gguf):
+    if url and (len(args.threads) > 1 or args.server_args or args.gguf or args.pack):
         parser.error(
             "a running server has its own threads, options and weights: give --threads one value, without "
-            "--server-args and --gguf"
+            "--server-args, --gguf and --pack"
         )
     if args.tokens < 2 or args.pairs < 1:
         parser.error("--tokens has to be at least 2 and --pairs at least 1")
@@ -442,7 +467,12 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="specbench-llama-") as scratch:
             file = args.gguf or Path(scratch) / "weights.gguf"
             if not url:
-                export_gguf(loaded, file, dtype="float32", vocabulary="placeholders")
+                vocabulary: Vocabulary = "tokenizer" if args.pack else "placeholders"
+                export_gguf(loaded, file, dtype="float32", vocabulary=vocabulary)
+            if args.pack:
+                plain, file = file, file.with_suffix(f".{args.pack}.gguf")
+                pack(plain, file, args.pack)
+                loaded = load(str(file), dtype="packed", device="cpu")
             if not (url or binary):
                 return 0
             result = race(

@@ -35,12 +35,26 @@ class Experts(Record):
     count: int = Field(gt=0, description="experts of a layer")
     active: int = Field(gt=0, description="experts that a row goes through in a layer")
     elements: int = Field(gt=0, description="weights of one expert, summed over the layers that have them")
+    routed: dict[int, float] = Field(
+        default_factory=dict,
+        description="rows -> experts of a layer that so many consecutive tokens of a text read, counted in a forward; "
+        "empty if not counted",
+    )
 
     def distinct(self, rows: float) -> float:
-        """Expected number of experts of a layer that ``rows`` rows read, with uniform and independent routing.
+        """Number of experts of a layer that ``rows`` rows read: interpolated between counted rows.
 
-        Routing of real text is uneven, so the real number is usually smaller.
+        Without a count, and for rows beyond the counted ones, routing is taken as uniform and independent. Routing of
+        real text is uneven, so the real number is usually smaller.
         """
+        if not self.routed:
+            return self._uniform(rows)
+        counted = sorted(self.routed)
+        read = float(np.interp(rows, counted, [self.routed[each] for each in counted]))
+        beyond = max(0.0, rows - counted[-1])
+        return read + self._uniform(beyond) * (1.0 - read / self.count)
+
+    def _uniform(self, rows: float) -> float:
         return self.count * (1.0 - (1.0 - self.active / self.count) ** rows)
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from specbench.profiling.machine_profile import measure_profile as measure_profile
     from specbench.profiling.quiet import OTHER_WORK as OTHER_WORK
     from specbench.profiling.quiet import quiet_checks as quiet_checks
+    from specbench.profiling.routing import with_routing as with_routing
     from specbench.profiling.shape import shape_of as shape_of
 else:
     __getattr__, __dir__ = door(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -26,7 +27,8 @@ from specbench.hardware import (
 )
 from specbench.models import LoadedModel
 from specbench.profiling.ceilings import measure_ceilings
-from specbench.profiling.measure import Measurement, Say
+from specbench.profiling.measure import SOME_TOKENS, Measurement, Say
+from specbench.profiling.routing import ROUTED, with_routing
 from specbench.profiling.shape import shape_of
 from specbench.profiling.step_grid import within
 from specbench.results import SWITCH
@@ -97,7 +99,10 @@ def _shape(model: Any, settings: Settings) -> tuple[ModelShape, bool]:
         model, capacity=1, max_rows=2, graphs=False, backend=settings.attention, native=SWITCH[settings.native]
     )
     try:
-        return shape_of(engine), engine.code.linears == "onednn"
+        with engine.detached():
+            vocab = min(SOME_TOKENS, int(model.get_input_embeddings().weight.shape[0]))
+            ids = random.Random(0).choices(range(vocab), k=ROUTED)  # as the steps' tokens are sampled
+            return with_routing(shape_of(engine), model, ids), engine.code.linears == "onednn"
     finally:
         engine.close()
 

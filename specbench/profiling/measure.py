@@ -16,7 +16,7 @@ from specbench.profiling.step_grid import Cell
 
 _WANTED, _MOST = 5, 25  # timed steps of each cell
 _LEAST = 3  # if steps become slower than at first
-_SOME_TOKENS = 1000  # token ids are sampled from the first 1000, which nearly every vocabulary has
+SOME_TOKENS = 1000  # token ids are sampled from the first 1000, which nearly every vocabulary has
 
 Say = Callable[[str], None]
 
@@ -27,7 +27,7 @@ class Steps:
     def __init__(self, model: Any, cells: Sequence[Cell], **options: Any) -> None:
         slots, rows = max(cell.slots for cell in cells), max(cell.rows for cell in cells)
         context = max(cell.context for cell in cells)
-        vocab = min(_SOME_TOKENS, int(model.get_input_embeddings().weight.shape[0]))
+        vocab = min(SOME_TOKENS, int(model.get_input_embeddings().weight.shape[0]))
         self._tokens, self._random = range(vocab), random.Random(0)
         self.engine = Engine(model, slots=slots, capacity=context + 1, max_rows=rows, **options)
         try:

@@ -58,7 +58,7 @@ def shape_of(engine: Stepped) -> ModelShape:
     words = model.get_input_embeddings().weight
     if not any(_same(words, table) for table in tables):  # the model's own embedding class
         tables.append(words)
-    counts = {value for name in _EXPERTS if (value := getattr(config, name, None))}
+    counts = expert_counts(model)
     sizes: Counter[str] = Counter()
     experts = 0
     parameters, count = dict(model.named_parameters()), elements(model)  # tied weights count once
@@ -88,6 +88,12 @@ def shape_of(engine: Stepped) -> ModelShape:
         cache_bytes=model.dtype.itemsize,
         state_bytes=recurrent.sequence_bytes if recurrent is not None else 0,
     )
+
+
+def expert_counts(model: Any) -> set[int]:
+    """Numbers of experts that the model's configuration names."""
+    config = model.config.get_text_config()
+    return {value for name in _EXPERTS if (value := getattr(config, name, None))}
 
 
 def _attention(engine: Stepped) -> tuple[AttentionLayers, ...]:

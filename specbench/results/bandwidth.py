@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from specbench.results.attachment import Attachment
 from specbench.results.request_schema import RequestRecord
-from specbench.results.schema import Count, Record
+from specbench.results.schema import Count, Figure, Record
 from specbench.results.summary_schema import BandwidthFigures, RunSummary
 
 _Bytes = Annotated[float, Field(ge=1, le=1e18)]
@@ -25,13 +25,18 @@ _Seconds = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class ForwardBytes(Record):
-    """Bytes that a forward of one row reads (weights and KV cache), at several context lengths in cached tokens.
+    """Bytes that a forward reads (weights and KV cache), at several context lengths in cached tokens.
 
     Values in between are interpolated linearly: a layer reads all cached tokens, or those in its window.
     """
 
     contexts: list[Count] = Field(min_length=1)
-    nbytes: list[_Bytes] = Field(min_length=1)
+    nbytes: list[_Bytes] = Field(min_length=1, description="of one row, at each of the contexts")
+    expert_bytes: dict[Count, Figure] = Field(
+        default_factory=dict,
+        description="rows of a forward -> bytes of the experts that it reads and one row does not; empty without "
+        "experts, or if they were not counted",
+    )
 
     @model_validator(mode="after")
     def _lines_up(self) -> ForwardBytes:
@@ -39,9 +44,14 @@ class ForwardBytes(Record):
             raise ValueError("contexts have to increase, and nbytes needs one value for each")
         return self
 
-    def at_context(self, context: float) -> float:
-        """Bytes that a forward reads when ``context`` tokens are cached."""
-        return float(np.interp(context, self.contexts, self.nbytes))
+    def read(self, context: float, rows: float = 1.0) -> float:
+        """Bytes that a forward of ``rows`` rows reads when ``context`` tokens are cached.
+
+        Of further rows only the experts are counted; embedding and cache are negligible next to the weights.
+        """
+        counted = sorted(self.expert_bytes)
+        experts = np.interp(rows, counted, [self.expert_bytes[each] for each in counted]) if counted else 0.0
+        return float(np.interp(context, self.contexts, self.nbytes) + experts)
 
 
 class Reading(Record):
@@ -93,7 +103,8 @@ class Bandwidth(Record):
         forwards, seconds = sum(r.target_forwards for r in records), sum(r.decode_s for r in records)
         if shared or not self.readings or label not in self.forwards or not forwards or not seconds:
             return None
-        read = forwards * self.forwards[label].at_context(_mean_context(records, forwards))
+        rows = max(1.0, sum(r.tree_rows for r in records) / forwards)
+        read = forwards * self.forwards[label].read(_mean_context(records, forwards), rows)
         return read / seconds / median(reading.bytes_per_s for reading in self.readings)
 
 

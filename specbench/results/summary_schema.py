@@ -199,9 +199,9 @@ class MethodSummary(OverAr, MethodFigures, _Named):
         default=None,
         description="on a CPU: bytes that the target forwards had to read (weights and KV cache) per decode second, "
         "divided by the median bandwidth that a probe measured during the run, from 0 to 1. Drafting takes time in "
-        "which these bytes are not read, so a method that drafts has a lower share. For a mixture of experts only the "
-        "experts of one row count, although a tree reads more. None if bandwidth was not measured, and at concurrency "
-        "above 1",
+        "which these bytes are not read, so a method that drafts has a lower share. In a mixture of experts a "
+        "forward of n rows counts the experts that n consecutive tokens of a prompt are routed to. None if bandwidth "
+        "was not measured, and at concurrency above 1",
     )
 
     @property

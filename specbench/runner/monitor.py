@@ -11,8 +11,9 @@ import torch
 
 from specbench.backends import Row
 from specbench.common import SpecbenchError, one_line
+from specbench.engine import Engine
 from specbench.hardware import BandwidthProbe, MachineSample, ModelShape, sample_delta, sample_machine, step_cost
-from specbench.profiling import shape_of
+from specbench.profiling import shape_of, with_routing
 from specbench.results import (
     BANDWIDTH,
     WATCH,
@@ -220,9 +221,10 @@ def monitoring(
     say: ProgressSink,
     rows: Sequence[Row] = (),
     patience: float = 0.0,
+    text: Sequence[int] = (),
 ) -> Iterator[Monitor]:
     """The monitor of a run; arguments as of :func:`memory_reader`."""
-    memory = memory_reader(sessions, simulated, folder, say, rows, patience)
+    memory = memory_reader(sessions, simulated, folder, say, rows, patience, text)
     try:
         yield Monitor(Watcher(folder), memory)
     finally:
@@ -237,6 +239,7 @@ def memory_reader(
     say: ProgressSink,
     rows: Sequence[Row] = (),
     patience: float = 0.0,
+    text: Sequence[int] = (),
 ) -> MemoryReader | None:
     """Reader of memory for a run, or None where bandwidth does not matter (GPU, small or simulated model).
 
@@ -245,31 +248,37 @@ def memory_reader(
         say: receives messages.
         rows: of other engines; rows in the run's precision read the same weights.
         patience: seconds that it may wait, see :class:`MemoryReader`.
+        text: token ids of a prompt, for which the experts that several rows read are counted.
     """
     on_cpu = all(session.engine.device.type == "cpu" for session in sessions)
     if simulated or not on_cpu or min(session.model.spec.weight_bytes for session in sessions) < LEAST_WEIGHTS:
         return None
     try:
+        each = [_forward_bytes_of(session.engine, text) for session in sessions]
         forwards = {
-            method.label: forward_bytes(shape_of(session.engine), session.engine.capacity)
-            for session in sessions
-            for method in session.methods
+            method.label: read for session, read in zip(sessions, each, strict=True) for method in session.methods
         }
-        first = sessions[0]
-        same = [row.label for row in rows if row.options.dtype in ("auto", first.model.spec.dtype)]
-        forwards |= dict.fromkeys(same, forward_bytes(shape_of(first.engine), first.engine.capacity))
+        same = [row.label for row in rows if row.options.dtype in ("auto", sessions[0].model.spec.dtype)]
+        forwards |= dict.fromkeys(same, each[0])
     except SpecbenchError:  # a mixture of experts with an unknown number of active ones
         forwards = {}
     return MemoryReader(forwards, folder, say, patience)
 
 
-def forward_bytes(shape: ModelShape, capacity: int) -> ForwardBytes:
-    """Bytes that a forward of one row reads, for 0 to ``capacity`` cached tokens.
+def _forward_bytes_of(engine: Engine, text: Sequence[int]) -> ForwardBytes:
+    with engine.detached():
+        return forward_bytes(with_routing(shape_of(engine), engine.model, text), engine.capacity)
 
-    Further rows of a tree add their embedding and their part of the cache, which is negligible compared with the
-    weights.
-    """
+
+def forward_bytes(shape: ModelShape, capacity: int) -> ForwardBytes:
+    """Bytes that a forward reads, for 0 to ``capacity`` cached tokens and for the rows whose experts were counted."""
     # Linear between these points: beyond its window a layer reads no more.
     ends = {layers.window - 1 for layers in shape.attention if layers.window is not None}
     contexts = sorted({0, capacity, *(end for end in ends if 0 < end < capacity)})
-    return ForwardBytes(contexts=contexts, nbytes=[step_cost(shape, 1, context).bytes for context in contexts])
+    found = shape.experts
+    further = (
+        {rows: (read - found.distinct(1)) * found.elements * shape.weight_bytes for rows, read in found.routed.items()}
+        if found else {}
+    )  # fmt: skip
+    nbytes = [step_cost(shape, 1, context).bytes for context in contexts]
+    return ForwardBytes(contexts=contexts, nbytes=nbytes, expert_bytes=further)

@@ -103,7 +103,13 @@ def run_task(
             resolved = _calibrated(resolved, sessions, folder)
             with (
                 monitoring(
-                    sessions, resolved.simulated, folder, progress, resolved.rows, resolved.plan.patience
+                    sessions,
+                    resolved.simulated,
+                    folder,
+                    progress,
+                    resolved.rows,
+                    resolved.plan.patience,
+                    text=prepared.ids[0],
                 ) as monitor,
                 RunningEngines(resolved.rows, sessions[0], folder, progress) as engines,
             ):

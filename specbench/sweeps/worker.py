@@ -124,7 +124,10 @@ class Worker:
 
     def _reader(self, notebook: Notebook) -> AbstractContextManager[Monitor]:
         plan = self._resolved.plan
-        return monitoring([self._session], self._resolved.simulated, notebook, self._say, patience=plan.patience)
+        return monitoring(
+            [self._session], self._resolved.simulated, notebook, self._say, patience=plan.patience,
+            text=self._prepared.ids[0],
+        )  # fmt: skip
 
     def _fail(self, fault: PluginFault) -> str:
         """Store a configuration's fault and return its label."""

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 
 from specbench.hardware.roofline import ModelShape, step_cost
+from specbench.profiling.routing import with_routing
 from specbench.profiling.shape import shape_of
 
 CONTEXT = 48
@@ -99,6 +100,33 @@ def test_flops_and_bytes_of_a_real_forward(family: str, rows: int, slots: int) -
     else:  # which experts a few rows hit is this router's choice, and not the mean's
         one = shape.experts.elements * shape.weight_bytes
         assert shape.experts.active * one <= of_experts <= shape.experts.count * one
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("rows", [1, 4, 16])
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "llama4"])
+def test_routed_experts_are_the_ones_read(family: str, rows: int) -> None:
+    model = supported(family) if family == "llama4" else model_of(family)
+    ids = torch.randint(0, 97, (1, rows), generator=torch.Generator().manual_seed(rows))
+    experts = with_routing(shape_from(model), model, ids[0].tolist()).experts
+    assert experts is not None
+    plain = copy.deepcopy(model)
+    plain.set_experts_implementation("eager")
+    with Read(plain) as read:
+        plain(ids, use_cache=False)
+    assert experts.distinct(rows) * experts.elements * 4 == read.nbytes(experts=True)
+
+
+def test_routing_is_averaged_over_adjacent_tokens() -> None:
+    model = model_of("qwen3_moe")
+    ids = torch.randint(0, 97, (100,), generator=torch.Generator().manual_seed(0)).tolist()
+    experts = with_routing(shape_from(model), model, ids).experts
+    assert experts is not None
+    assert list(experts.routed) == [1, 2, 4, 8, 16, 32, 64]
+    assert experts.routed[1] == experts.active
+    assert list(experts.routed.values()) == sorted(experts.routed.values())
+    assert experts.routed[64] < experts.distinct(100) <= experts.count
+    assert experts.distinct(3) == pytest.approx((experts.routed[2] + experts.routed[4]) / 2)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "phi3", "gemma3", "mistral"])

@@ -61,6 +61,15 @@ def test_of_unequal_requests_each_forward_counts_as_much() -> None:
     assert read(10.0).share("ar", records) == pytest.approx(4 * (1 + mean * 1e-4) / 2.0 / 10)
 
 
+def test_experts_of_further_rows_count() -> None:
+    mixture = FLAT.model_copy(update={"expert_bytes": {1: 0.0, 3: 0.5 * GB}})
+    records = [record("jf", "p/0", tokens=11, forwards=5, decode_s=1.0).model_copy(update={"tree_rows": 10})]
+    plain, routed = (read(10.0, forwards={"jf": each}).share("jf", records) for each in (FLAT, mixture))
+    assert plain is not None
+    assert routed is not None
+    assert routed - plain == pytest.approx(5 * 0.25 / 1.0 / 10)
+
+
 @pytest.mark.parametrize(
     ("found", "more"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from support.models import plan, prepared
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
-from specbench.hardware.roofline import AttentionLayers, ModelShape, step_cost
+from specbench.hardware.roofline import AttentionLayers, Experts, ModelShape, step_cost
 from specbench.models.loader import load
 from specbench.planning.methods import plan_methods
 from specbench.results.bandwidth import BANDWIDTH, ForwardBytes
@@ -226,7 +227,7 @@ def test_where_it_cannot_be_read_the_run_goes_on_and_says_why_once(
 
 def session(weight_bytes: int = monitor.LEAST_WEIGHTS, device: str = "cpu") -> Any:
     model = SimpleNamespace(spec=SimpleNamespace(weight_bytes=weight_bytes))
-    engine = SimpleNamespace(device=torch.device(device), capacity=100)
+    engine = SimpleNamespace(device=torch.device(device), capacity=100, model=None, detached=nullcontext)
     return SimpleNamespace(model=model, engine=engine, methods=METHODS)
 
 
@@ -281,7 +282,14 @@ SHAPE = ModelShape(
 def test_a_forward_reads_what_a_step_of_one_row_does_at_every_context(capacity: int) -> None:
     found = forward_bytes(SHAPE, capacity)
     for context in range(capacity + 1):
-        assert found.at_context(context) == pytest.approx(step_cost(SHAPE, 1, context).bytes)
+        assert found.read(context) == pytest.approx(step_cost(SHAPE, 1, context).bytes)
+
+
+def test_several_rows_add_their_experts() -> None:
+    experts = Experts(count=8, active=2, elements=50, routed={1: 2.0, 2: 3.0, 4: 5.0})
+    found = forward_bytes(SHAPE.model_copy(update={"experts": experts}), 100)
+    assert found.read(0) == forward_bytes(SHAPE, 100).read(0) + 2 * 50 * 4
+    assert [found.read(0, rows) - found.read(0) for rows in (2, 3, 4)] == [200, 400, 600]
 
 
 def test_every_row_of_a_run_is_known_by_the_model_that_decodes_it(
@@ -299,4 +307,4 @@ def test_every_row_of_a_run_is_known_by_the_model_that_decodes_it(
     assert found is not None
     assert found.forwards.keys() == {"ar", "jacobi"}
     # All of its weights, of the embedding table only the row, and nothing of a cache that is empty.
-    assert 0 < found.forwards["ar"].at_context(0) <= 1.01 * model.spec.weight_bytes
+    assert 0 < found.forwards["ar"].read(0) <= 1.01 * model.spec.weight_bytes
