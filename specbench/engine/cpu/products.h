@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include <type_traits>
+
 #include "blocks.h"
 #include "team.h"
 #include "vectors.h"
@@ -38,22 +40,53 @@ static inline Linear without(Linear linear, long outputs) {
   return linear;
 }
 
+// For weights in blocks, of which from..to are whole ones: see add_products.
+template <int W, int X, int F, class P>
+static inline void add_blocks(vec (&sum)[W][X], P w, long w_stride, const float* x, long x_stride, long from, long to,
+                              P ahead) {
+  constexpr int V = (1 << P::shift) / LANES;
+  for (long start = from; start < to; start += Scales<W, P>::SPAN) {
+    const long blocks = (std::min(to, start + Scales<W, P>::SPAN) - start) >> P::shift;
+    const Scales<W, P> scales(w, w_stride, start, blocks);
+    for (long n = 0; n < blocks; n++) {
+      const long i = start + (n << P::shift);
+#pragma GCC unroll 8
+      for (int a = 0; a < W; a++) {
+        vec weight[V];
+        scales.weights(w + (a * w_stride + i), a, n, weight);
+        if (a < F) __builtin_prefetch(address(ahead + (a * w_stride + i)), 0, 2);
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) {
+          in_register(weight[v]);
+#pragma GCC unroll 8
+          for (int b = 0; b < X; b++)
+            sum[a][b] = fused(weight[v], load(x + b * x_stride + i + v * LANES), sum[a][b]);
+        }
+      }
+    }
+  }
+}
+
 // Add elements from..to (whole vectors) to the sums of W weight rows and X input rows, lane by lane. Meanwhile prefetch
 // F weight rows at ``ahead``, so that memory is busy while sums are computed.
 template <int W, int X, int F, class P>
 static inline void add_products(vec (&sum)[W][X], P w, long w_stride, const float* x, long x_stride, long from,
                                 long to, P ahead) {
-  for (long i = from; i < to; i += LANES) {
-    vec input[X];
+  if constexpr (!std::is_pointer<P>::value) {
+    add_blocks<W, X, F>(sum, w, w_stride, x, x_stride, from, to, ahead);
+  } else {
+    for (long i = from; i < to; i += LANES) {
+      vec input[X];
 #pragma GCC unroll 8
-    for (int b = 0; b < X; b++) input[b] = load(x + b * x_stride + i);
+      for (int b = 0; b < X; b++) input[b] = load(x + b * x_stride + i);
 #pragma GCC unroll 8
-    for (int a = 0; a < W; a++) {
-      vec weight = load(w + (a * w_stride + i));
-      in_register(weight);
-      if (a < F) __builtin_prefetch(address(ahead + (a * w_stride + i)), 0, 2);
+      for (int a = 0; a < W; a++) {
+        vec weight = load(w + (a * w_stride + i));
+        in_register(weight);
+        if (a < F) __builtin_prefetch(address(ahead + (a * w_stride + i)), 0, 2);
 #pragma GCC unroll 8
-      for (int b = 0; b < X; b++) sum[a][b] = fused(weight, input[b], sum[a][b]);
+        for (int b = 0; b < X; b++) sum[a][b] = fused(weight, input[b], sum[a][b]);
+      }
     }
   }
 }
@@ -118,36 +151,72 @@ constexpr long ROWS = 96;                         // input rows at a time: they 
 constexpr long CHUNK = 24576 / TILE_W / 4;        // elements of TILE_W weight rows at a time: they fit its L1 cache
 static_assert(CHUNK % LANES == 0, "whole vectors");
 
-// TILE_W weight rows by up to ROWS input rows, three at a time. Each time, a share of the next TILE_W weight rows is
-// prefetched, so that memory is read evenly during the computation: a core can have only few open memory requests.
+// Elements from..to of TILE_W weight rows by all input rows, three at a time. With AHEAD, each time a share of the next
+// TILE_W weight rows is prefetched, so that memory is read evenly during the computation: a core can have only few open
+// memory requests.
+template <bool AHEAD, class P>
+static inline void tiles_of(long tiles, vec (*kept)[TILE_W * 3], P w, long w_stride, const float* x, long x_stride,
+                            long rows, long from, long to, long k, float* out, long out_stride) {
+  for (long tile = 0, row = 0; tile < tiles; tile++) {
+    const long some = (rows - row + tiles - tile - 1) / (tiles - tile);
+    const float* mine = x + row * x_stride;
+    float* target = out + row * out_stride;
+    const long first = TILE_W * tile / tiles, fetched = AHEAD ? TILE_W * (tile + 1) / tiles - first : 0;
+    const P next = w + (TILE_W + first) * w_stride;
+    vec* sums = kept[tile];
+    if (fetched == 0)
+      chunk_of<0>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
+    else if (fetched == 1)
+      chunk_of<1>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
+    else if (fetched == 2)
+      chunk_of<2>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
+    else if (fetched <= 4)
+      chunk_of<4>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
+    else
+      chunk_of<8>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
+    row += some;
+  }
+}
+
+// The same for weights in blocks: for more than three rows they are unpacked once for all.
+template <class P>
+static inline void unpacked_tiles_of(long tiles, vec (*kept)[TILE_W * 3], P w, long w_stride, const float* x,
+                                     long x_stride, long rows, long from, long to, long k, float* out,
+                                     long out_stride) {
+  if (tiles == 1) return tiles_of<true>(tiles, kept, w, w_stride, x, x_stride, rows, from, to, k, out, out_stride);
+  constexpr int V = (1 << P::shift) / LANES;
+  float plain[TILE_W * CHUNK];
+  static_assert(CHUNK <= Scales<TILE_W, P>::SPAN * 2, "two parts of a chunk");
+  for (long start = from; start < to; start += Scales<TILE_W, P>::SPAN) {
+    const long blocks = (std::min(to, start + Scales<TILE_W, P>::SPAN) - start) >> P::shift;
+    const Scales<TILE_W, P> scales(w, w_stride, start, blocks);
+    for (int a = 0; a < TILE_W; a++)
+      for (long n = 0; n < blocks; n++) {
+        const long i = start + (n << P::shift);
+        vec weight[V];
+        scales.weights(w + (a * w_stride + i), a, n, weight);
+        __builtin_prefetch(address(w + ((TILE_W + a) * w_stride + i)), 0, 2);
+        for (int v = 0; v < V; v++) store(plain + a * CHUNK + i - from + v * LANES, weight[v]);
+      }
+  }
+  const float* shifted = plain - from;
+  tiles_of<false>(tiles, kept, shifted, CHUNK, x, x_stride, rows, from, to, k, out, out_stride);
+}
+
+// TILE_W weight rows by up to ROWS input rows.
 template <class P>
 static inline void band(P w, long w_stride, const float* x, long x_stride, long rows, long k, float* out,
                         long out_stride) {
   vec kept[(ROWS + 2) / 3][TILE_W * 3];
   const long tiles = (rows + 2) / 3, whole = k / LANES * LANES;
   const long chunk_size = tiles == 1 ? std::max<long>(whole, 1) : CHUNK;
-  for (long from = 0; from == 0 || from < whole; from += chunk_size) {
-    const long to = std::min(whole, from + chunk_size);
-    for (long tile = 0, row = 0; tile < tiles; tile++) {
-      const long some = (rows - row + tiles - tile - 1) / (tiles - tile);
-      const float* mine = x + row * x_stride;
-      float* target = out + row * out_stride;
-      const long first = TILE_W * tile / tiles, fetched = TILE_W * (tile + 1) / tiles - first;
-      const P next = w + (TILE_W + first) * w_stride;
-      vec* sums = kept[tile];
-      if (fetched == 0)
-        chunk_of<0>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
-      else if (fetched == 1)
-        chunk_of<1>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
-      else if (fetched == 2)
-        chunk_of<2>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
-      else if (fetched <= 4)
-        chunk_of<4>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
-      else
-        chunk_of<8>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
-      row += some;
-    }
-  }
+  for (long from = 0; from == 0 || from < whole; from += chunk_size)
+    if constexpr (std::is_pointer<P>::value)
+      tiles_of<true>(tiles, kept, w, w_stride, x, x_stride, rows, from, std::min(whole, from + chunk_size), k, out,
+                     out_stride);
+    else
+      unpacked_tiles_of(tiles, kept, w, w_stride, x, x_stride, rows, from, std::min(whole, from + chunk_size), k, out,
+                        out_stride);
 }
 
 template <class P>
@@ -178,8 +247,9 @@ static inline void linear_part(const Linear& linear, long begin, long end, const
   if (linear.type == FLOAT32) run(static_cast<const float*>(linear.weight));
   else if (linear.type == BFLOAT16) run(static_cast<const bf16*>(linear.weight));
   else if (linear.type == INT8) run(static_cast<const int8_t*>(linear.weight));
-  else if (linear.type == BLOCK8 && linear.wide) run(Block8<float>(linear.weight, linear.scale, linear.shift));
-  else if (linear.type == BLOCK8) run(Block8<half>(linear.weight, linear.scale, linear.shift));
+  else if (linear.type == BLOCK8 && linear.wide && linear.shift == 4) run(Block8<float, 4>(linear.weight, linear.scale));
+  else if (linear.type == BLOCK8 && linear.wide) run(Block8<float, 5>(linear.weight, linear.scale));
+  else if (linear.type == BLOCK8) run(Block8<half, 5>(linear.weight, linear.scale));
   else if (linear.wide) run(Block4<float, true>(linear.weight, linear.scale, linear.least));
   else if (linear.least) run(Block4<half, true>(linear.weight, linear.scale, linear.least));
   else run(Block4<half, false>(linear.weight, linear.scale, nullptr));
