@@ -36,7 +36,7 @@ def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) ->
         peak_memory_bytes=max((r.peak_memory_bytes for r in records if r.peak_memory_bytes is not None), default=None),
         overshoot_tokens=sum(r.overshoot_tokens for r in records),
         stop_tail_tokens=sum(r.stop_tail_tokens for r in records),
-        phases=_phases(records),
+        phases=steps_by_phase(records),
         measures=_measures(records),
         gpu=_gpu(records),
     )
@@ -92,7 +92,7 @@ def _gpu(records: Sequence[RequestRecord]) -> Gpu | None:
     )
 
 
-def _phases(records: Sequence[RequestRecord]) -> dict[str, float] | None:
+def steps_by_phase(records: Sequence[RequestRecord]) -> dict[str, float] | None:
     """Median seconds per step by phase, and of everything except the forward; None without a trace."""
     steps = [step for r in records if r.phases_s for step in zip(*(r.phases_s[p] for p in PHASES), strict=True)]
     if not steps:

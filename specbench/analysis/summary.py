@@ -20,10 +20,12 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from specbench.analysis.contexts import by_context
 from specbench.analysis.figures import method_figures
 from specbench.analysis.losslessness import grade_rates
 from specbench.analysis.noise import find_disturbance, unsure
 from specbench.analysis.other_engines import other_engine, same_precision
+from specbench.analysis.percentiles import waiting_times
 from specbench.analysis.sessions import session_figures
 from specbench.analysis.speedup import (
     BOOTSTRAP_SEED,
@@ -165,6 +167,8 @@ def summarise(run: RunContents) -> RunSummary:
                 groups=groups(baseline, mine, shared),
                 lossless=None if tally is None else _graded(tally, mine),
                 positions=curve,
+                contexts=by_context(baseline, mine, shared),
+                **dict(waiting_times(answers)),
                 session=session_figures(config, baseline, mine),
                 branches=branch_calibration(answers, run.branches),
                 memory=Memory.model_validate(memory[spec.label]) if spec.label in memory else None,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from specbench.planning.plan import Stepping as Stepping
     from specbench.planning.plan import Waiting as Waiting
     from specbench.planning.plan import Wordy as Wordy
+    from specbench.planning.plan import parse_contexts as parse_contexts
     from specbench.planning.plan import split_names as split_names
     from specbench.planning.preflight import check_ready as check_ready
     from specbench.planning.preflight import missing_engines as missing_engines

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import field_validator
 
-from specbench.common import Flags, UsageError, flag, flag_of, parse_flags, temperature_fault, unknown_name
+from specbench.common import Flags, UsageError, flag, flag_of, parse_count, parse_flags, temperature_fault, unknown_name
 from specbench.models import DEFAULT_MODEL, DTYPES, parse_template_args
 
 if TYPE_CHECKING:
@@ -257,6 +257,15 @@ class Plan(Concurrent, Waiting, Wordy):
         None, "--preset", help="A published protocol (task, prompt, token budget); see list presets."
     )
     repeats: int = flag(1, "--repeats", help="How often each method decodes each prompt.", ge=1, le=_MOST_REPEATS)
+    contexts: str | None = flag(
+        None,
+        "--contexts",
+        help="Grow each prompt to these lengths in tokens, as 1k,4k,16k, by text in front of it; not scored.",
+        metavar="N,N",
+    )
+    context_file: Path | None = flag(
+        None, "--context-file", help="Text for --contexts.", shown="the task's other prompts", exists="file"
+    )
     again: bool = flag(False, "--again", help="Measure again even if --out has a finished run.", recorded=False)
     trace: bool = flag(False, "--trace", help="Time the phases of each step (slows steps down slightly).")
     project: str | None = flag(
@@ -269,6 +278,20 @@ class Plan(Concurrent, Waiting, Wordy):
         exists="folder",
         recorded=False,
     )
+
+    @field_validator("contexts")
+    @classmethod
+    def _counted(cls, contexts: str | None) -> str | None:
+        if contexts is not None:
+            parse_contexts(contexts)
+        return contexts
+
+    @property
+    def grown(self) -> list[int]:
+        """Lengths that prompts are grown to, in tokens; empty for prompts as they are."""
+        if self.context_file is not None and self.contexts is None:
+            raise UsageError("cannot use --context-file without lengths; add --contexts 1k,4k,16k")
+        return [] if self.contexts is None else parse_contexts(self.contexts)
 
     def recorded(self) -> dict[str, Any]:
         """Return the options that affect the run and differ from their defaults; JSON-ready, without local folders."""
@@ -302,6 +325,17 @@ def _nameless(value: Any) -> Any:
     option, equals, path = value.rpartition("=")
     place = Path(path).expanduser()
     return f"{option}{equals}{place.name}" if place.is_absolute() or place.exists() else value
+
+
+def parse_contexts(text: str) -> list[int]:
+    """Parse lengths in tokens such as ``512,1k,32k``, where k is 1,024; raise UsageError if they do not increase."""
+    found = []
+    for each in split_names(text):
+        number, times = (each[:-1], 1024) if each[-1:] in ("k", "K") else (each, 1)
+        found.append(times * (parse_count(number) or 0))
+    if not found or found != sorted(set(found)) or not 0 < found[0] <= found[-1] <= _MOST_TOKENS:
+        raise UsageError(f"cannot read --contexts {text!r}: give lengths in increasing order, such as 1k,4k,16k")
+    return found
 
 
 def split_names(text: str) -> list[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specbench.report.charts.roofline import write_profile_charts as write_profile_charts
     from specbench.report.charts.round_chart import round_svg as round_svg
     from specbench.report.charts.states_chart import trajectory_svg as trajectory_svg
-    from specbench.report.charts.sweep_charts import drawn_cells as drawn_cells
+    from specbench.report.charts.sweep_cells import drawn_cells as drawn_cells
     from specbench.report.charts.sweep_charts import write_sweep_charts as write_sweep_charts
     from specbench.report.charts.training_cost import save_training_cost as save_training_cost
     from specbench.report.claims.catalog import Claim as Claim

@@ -34,13 +34,16 @@ if TYPE_CHECKING:
     from specbench.results.engine_facts import ServedWeights as ServedWeights
     from specbench.results.figures_schema import Accuracy as Accuracy
     from specbench.results.figures_schema import AccuracyDifference as AccuracyDifference
+    from specbench.results.figures_schema import AtContext as AtContext
     from specbench.results.figures_schema import AtPosition as AtPosition
     from specbench.results.figures_schema import AtTurn as AtTurn
+    from specbench.results.figures_schema import Estimate as Estimate
     from specbench.results.figures_schema import Gpu as Gpu
     from specbench.results.figures_schema import JointInterval as JointInterval
     from specbench.results.figures_schema import Lossless as Lossless
     from specbench.results.figures_schema import Memory as Memory
     from specbench.results.figures_schema import OverBase as OverBase
+    from specbench.results.figures_schema import Percentiles as Percentiles
     from specbench.results.figures_schema import PerPromptFigures as PerPromptFigures
     from specbench.results.figures_schema import PromptsNeeded as PromptsNeeded
     from specbench.results.figures_schema import Rate as Rate
@@ -102,6 +105,7 @@ if TYPE_CHECKING:
     from specbench.results.summary_schema import SweepFindings as SweepFindings
     from specbench.results.summary_schema import TextFigures as TextFigures
     from specbench.results.summary_schema import Threshold as Threshold
+    from specbench.results.summary_schema import WaitingTimes as WaitingTimes
     from specbench.results.summary_schema import WithoutLoops as WithoutLoops
     from specbench.results.sweep_folder import SWEEP as SWEEP
     from specbench.results.sweep_folder import SWEEP_SCHEMA as SWEEP_SCHEMA

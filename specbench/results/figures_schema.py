@@ -171,6 +171,25 @@ class AtPosition(Part):
     so_far: Speedup | None = None
 
 
+class AtContext(Part):
+    """Figures of a method on the prompts of at most ``end`` tokens that are longer than half of it.
+
+    ``prompt_tokens`` is their median length. ``draft_s`` and ``verify_s`` are the median seconds of a step for drafts
+    and for everything else; only with ``--trace``.
+    """
+
+    end: int
+    prompts: int
+    prompt_tokens: float
+    tokens_per_forward: float | None = None
+    decode_tok_s: float | None = None
+    ttft_median_s: float | None = None
+    step_s: float | None = None
+    draft_s: float | None = None
+    verify_s: float | None = None
+    speedup: Speedup | None = None
+
+
 class AtTurn(Part):
     """Speed of a method on the n-th problem of each session; ``prompt_tokens`` is the median length of the context
     before it.
@@ -197,6 +216,18 @@ class SessionFigures(Part):
     window_tokens: int
     windows_tok_s: list[float] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
     turns: list[AtTurn] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
+
+
+class Percentiles(Part):
+    """Percentiles of a time in seconds, with bootstrap intervals over prompts; those that ``count`` values cannot show
+    are None: the 99th needs 100 values.
+    """
+
+    count: int = Field(json_schema_extra=NO_COLUMN)
+    p50: Estimate | None = None
+    p90: Estimate | None = None
+    p95: Estimate | None = None
+    p99: Estimate | None = None
 
 
 class Memory(Part):

@@ -142,6 +142,12 @@ class RequestRecord(Record):
         "None in older records",
         json_schema_extra=NO_COLUMN,
     )
+    gap_s: list[Figure] | None = Field(
+        default=None,
+        description="seconds between the arrivals of each target forward's tokens and of those before, as a user sees "
+        "them; absent where sequences were not stepped together, and step_s says the same",
+        json_schema_extra=NO_COLUMN,
+    )
     phases_s: dict[str, list[Figure]] | None = Field(
         default=None,
         description="with --trace: seconds of each step by phase, shared out like decode_share_s",
@@ -174,12 +180,13 @@ class RequestRecord(Record):
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out ``first_tokens`` and ``place`` at their defaults, so that older records keep their form."""
+        """Leave out ``first_tokens``, ``place`` and ``gap_s`` at their defaults: older records keep their form."""
         written: dict[str, Any] = write(self)
         if self.first_tokens == 1:
             written.pop("first_tokens", None)
-        if self.place is None:
-            written.pop("place", None)
+        for name in ("place", "gap_s"):
+            if written.get(name) is None:
+                written.pop(name, None)
         return written
 
     @property
@@ -196,6 +203,12 @@ class RequestRecord(Record):
     def tokens_per_forward(self) -> float | None:
         """Decoded tokens divided by target forwards after prefill; None without a forward."""
         return self.decoded_tokens / self.target_forwards if self.target_forwards else None
+
+    @property
+    def arrivals_s(self) -> list[float]:
+        """Seconds between two arrivals of tokens, of one token or of several at once; empty if they were not timed."""
+        waits = self.gap_s or self.step_s or []
+        return [wait for wait, tokens in zip(waits, self.accepted_lengths, strict=True) if tokens] if waits else []
 
     @property
     def tpot_s(self) -> float | None:

@@ -14,12 +14,14 @@ from specbench.results.engine_facts import EngineFacts
 from specbench.results.figures_schema import (
     Accuracy,
     AccuracyDifference,
+    AtContext,
     AtPosition,
     Gpu,
     Lossless,
     Memory,
     OverBase,
     Part,
+    Percentiles,
     RepeatCheck,
     SessionFigures,
     Speedup,
@@ -166,7 +168,26 @@ class OtherEngine(Part):
     over_own_ar: OverOwnAr | None = Field(default=None, json_schema_extra=SPARSE)
 
 
-class MethodSummary(OverAr, MethodFigures, _Named):
+class WaitingTimes(Part):
+    """Percentiles of what a user waits for; None without a value."""
+
+    ttft_s: Percentiles | None = Field(default=None, description="seconds to the first token", json_schema_extra=SPARSE)
+    tpot_s: Percentiles | None = Field(
+        default=None,
+        description="seconds per output token after the first, as a user sees them: one value per request",
+        json_schema_extra=SPARSE,
+    )
+    itl_s: Percentiles | None = Field(
+        default=None,
+        description="seconds between two arrivals of tokens: one value per target forward, whose tokens arrive at once",
+        json_schema_extra=SPARSE,
+    )
+    latency_s: Percentiles | None = Field(
+        default=None, description="seconds to the last token", json_schema_extra=SPARSE
+    )
+
+
+class MethodSummary(OverAr, WaitingTimes, MethodFigures, _Named):
     """One method of a run: a row of ``summary.json``. Missing figures are None."""
 
     again: RepeatCheck | None = Field(default=None, json_schema_extra=SPARSE)
@@ -183,6 +204,7 @@ class MethodSummary(OverAr, MethodFigures, _Named):
     groups: dict[str, Group] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
     lossless: Lossless | None = None
     positions: list[AtPosition] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
+    contexts: list[AtContext] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
     session: SessionFigures | None = Field(default=None, json_schema_extra=SPARSE)
     text: TextFigures | None = None
     branches: BranchFigures | None = Field(default=None, json_schema_extra=SPARSE)

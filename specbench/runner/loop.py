@@ -251,6 +251,8 @@ class Runner:
             governor.saw(len(active), drafts, sum(len(emitted) for emitted, _ in decided), now - before)
         share = (now - before) / len(active)
         for each, (emitted, path) in zip(active, decided, strict=True):
+            each.gaps.append(now - each.last)
+            each.together = each.together or len(active) > 1
             each.last = now
             each.busy_decode += share
             each.steps.append(share)

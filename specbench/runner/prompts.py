@@ -12,11 +12,12 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from specbench.common import EnvironmentRefused, Prompt, UsageError, one_line, plugins
+from specbench.common import EnvironmentRefused, Prompt, UsageError, one_line, plugins, read_text
 from specbench.evals import draw_from_each, draw_prompts, recording_files
 from specbench.models import LoadedModel
 from specbench.planning import Plan, TaskPlan
 from specbench.results import Dated, PromptDraw, TaskSpec
+from specbench.runner.growing import grow_prompts, other_prompts
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 
@@ -104,6 +105,12 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
     if not found:
         raise UsageError(f"task '{task.card.name}' has no prompts to run")
     budget = plan.max_new_tokens or int(task.card.info["max_new_tokens"])
+    if plan.grown:
+        if plan.context_file is not None:
+            text = read_text(plan.context_file, "give another --context-file")
+        else:
+            text = other_prompts(every, found)
+        found = [*grow_prompts(found, plan.grown, text, model)]
     rendered = _rendered(task, found, model, budget)
     dated = None
     if getattr(model, "asks_time", False):  # a model without a chat template may accept no chat
@@ -118,8 +125,8 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
         options=instance.options.model_dump(mode="json"),
         prompts=len(prompts),
         requests=sum(prompt.turns for prompt in prompts.values()),
-        metric=task.card.info["metric"],
-        judge=bool(task.card.info.get("judge", False)),
+        metric="" if plan.grown else task.card.info["metric"],
+        judge=bool(task.card.info.get("judge", False)) and not plan.grown,
         prompts_sha256=rendered.sha256,
         taken=_taken(len(every), len(found), held_out or 0, plan.drawn_by),
         data=[*{**task.data, **files}.values()],

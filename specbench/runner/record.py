@@ -45,6 +45,8 @@ class ActiveRequest:
     busy_decode: float = 0
     accepted_lengths: list[int] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
+    gaps: list[int] = field(default_factory=list)
+    together: bool = False  # whether a forward served other sequences, too
     drafted: list[int] = field(default_factory=list)  # with the option stop: the forwards, from 0, that verified drafts
     verified: list[Verified] = field(default_factory=list)
     spent: dict[str, list[float]] = field(default_factory=dict)
@@ -88,6 +90,7 @@ def make_record(
         prefill_share_s=(done.first - done.started) * _SECOND,
         decode_share_s=done.busy_decode * _SECOND,
         step_s=[round(spent * _SECOND, 7) for spent in done.steps],
+        gap_s=[round(wait * _SECOND, 7) for wait in done.gaps] if done.together else None,
         phases_s=phases or None,
         peak_memory_bytes=peak,
         branches=spread_branches(branches, len(done.accepted_lengths)) or None,

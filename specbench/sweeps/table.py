@@ -83,7 +83,7 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
     prompts), both with ``_low`` and ``_high`` of a 95% bootstrap over prompts, or over the blocks of prompts that were
     stepped together, ``blocks`` of these, ``verdict`` on the speedup, ``chosen_low`` and ``chosen_high`` (for
     configurations on all prompts to choose by: a joint interval over all of them, so that the best may be quoted with
-    it), ``rows_per_step``, ``step_ms``, ``predicted_decode_tok_s``,
+    it), ``rows_per_step``, ``step_ms``, ``predicted_decode_tok_s``, ``user_tok_s`` (1 / median time per output token),
     ``accuracy``, ``best`` (among methods; AR is faster where its speedup is below 1), ``within_noise`` (of the best
     one, itself included; none if there are too few prompts), ``stopped``, ``fault`` (how the method failed),
     ``disturbed`` (why all of that concurrency is unsure, or empty), ``memory`` (memory bandwidth at that concurrency
@@ -103,8 +103,8 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
     figures = [
         "prompts", "requests", "tokens", "target_forwards", "tokens_per_forward", "decode_tok_s", "decode_tok_s_low",
         "decode_tok_s_high", "speedup", "speedup_low", "speedup_high", "blocks", "verdict", "chosen_low", "chosen_high",
-        "rows_per_step", "step_ms", "predicted_decode_tok_s", "accuracy", "best", "within_noise", "stopped",
-        "fault", "disturbed", "memory",
+        "rows_per_step", "step_ms", "predicted_decode_tok_s", "user_tok_s", "accuracy", "best", "within_noise",
+        "stopped", "fault", "disturbed", "memory",
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["cell", "label", "method", *options, "concurrency", "set", *figures])
 
@@ -176,6 +176,7 @@ def _figures(
         "rows_per_step": figures.rows_per_step,
         "step_ms": _NAN if figures.step_s is None else 1e3 * figures.step_s,
         "predicted_decode_tok_s": _predicted(figures, records, concurrency, times),
+        "user_tok_s": 1 / figures.tpot_median_s if figures.tpot_median_s else _NAN,
         "accuracy": sum(verdicts) / len(verdicts) if verdicts else _NAN,
     }
 

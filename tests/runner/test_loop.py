@@ -123,7 +123,8 @@ def requests() -> list[decoders.Request]:
 @pytest.mark.parametrize("concurrency", [1, 2, 3, 4, 20])
 def test_tokens_do_not_depend_on_concurrency(concurrency: int) -> None:
     engine = ToyEngine(Clock(), slots=concurrency)
-    together = {r.request_id: r for r in runner(engine, concurrency).segment(toy(5, (0, 3, 1)), requests())}
+    records = runner(engine, concurrency).segment(toy(5, (0, 3, 1)), requests())
+    together = {r.request_id: r.model_copy(update={"gap_s": None}) for r in records}
     alone = {r.request_id: r for r in runner(ToyEngine(Clock())).segment(toy(5, (0, 3, 1)), requests())}
     assert together == alone  # on a clock that stands still, times included
     assert len(together) == len(BUDGETS)

@@ -14,7 +14,7 @@ from specbench.analysis.noise import UNSURE
 from specbench.analysis.read import ReadRun
 from specbench.analysis.summary import RunContents, summarise
 from specbench.report.charts.crossing import crossings
-from specbench.report.charts.sweep_charts import drawn_cells
+from specbench.report.charts.sweep_cells import drawn_cells
 from specbench.report.tables.run_table import finding
 from specbench.report.tables.sweep import found, sentences, sweep_advice
 from specbench.results import BASELINE

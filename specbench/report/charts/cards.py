@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from specbench.report.charts import style
 from specbench.results import BASELINE
 
 if TYPE_CHECKING:
-    from specbench.results import Accuracy, AtPosition, Speedup
+    from specbench.results import Accuracy, AtContext, AtPosition, Speedup
 
 _EDGE = 8.0  # left and right of everything
 _INNER = style.CARD_WIDTH - 2 * _EDGE
@@ -141,6 +141,30 @@ def positions(curves: Mapping[str, Sequence[AtPosition]]) -> Figure:
                 panel.vlines(end, speedup.low, speedup.high, color=look["color"], linewidth=1, alpha=0.6, zorder=2)
         top = max(top, *y)
     return _heights(figure, panel, lines, 1.35 * top)
+
+
+@style.styled(style.CARD)
+def contexts(curves: Mapping[str, Sequence[AtContext]]) -> Figure:
+    """Speedup, tokens per forward and milliseconds per step by the prompt's length: a panel each."""
+    panels: list[tuple[str, Callable[[AtContext], float | None]]] = [
+        ("speedup", lambda at: at.speedup.value if at.speedup else None),
+        ("tokens per forward", lambda at: at.tokens_per_forward),
+        ("ms per step", lambda at: 1e3 * at.step_s if at.step_s else None),
+    ]
+    figure, axes = style.panels(len(panels), width=style.CARD_WIDTH / 72, height=7.0, sharex=True)
+    for (title, of), panel in zip(panels, axes[:, 0], strict=True):
+        panel.set_title(title, loc="left")
+        panel.set_xscale("log", base=2)
+        style.plain_ticks(panel, sorted({at.end for found in curves.values() for at in found}))
+        for number, (label, found) in enumerate(curves.items()):
+            look = style.series(number) | ({"color": style.BASELINE_COLOUR} if label == BASELINE else {})
+            known = [(at.prompt_tokens, value) for at in found if (value := of(at)) is not None]
+            if known:
+                panel.plot(*zip(*known, strict=True), **look, label=style.cut(label, 30))
+        panel.set_ylim(bottom=0)
+    axes[-1][0].set_xlabel("tokens of the prompt")
+    axes[-1][0].legend(loc="best")
+    return figure
 
 
 @style.styled(style.CARD)

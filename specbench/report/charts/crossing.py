@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from matplotlib.figure import Figure
 
 from specbench.report.charts import style
 from specbench.report.charts.labels import place
-from specbench.report.charts.sweep_cells import FIGURES, HALVED, check, disturbances, floats
+from specbench.report.charts.sweep_cells import HALVED, check, disturbances, floats, lines_of
 from specbench.results import BASELINE
 
 CROSSING, PREDICTED, OTHERS, BARE = "crosses 1", "predicted", "other settings", "no interval"
@@ -49,7 +48,7 @@ def crossings(cells: pd.DataFrame) -> list[Crossing]:
     """
     check(cells)
     found = []
-    for line in _lines(cells):
+    for line in lines_of(cells):
         at, speedup = floats(line, "concurrency"), floats(line, "speedup")
         shown = line["verdict"].isin(("faster", "slower")).tolist()
         bare = ~np.isfinite(floats(line, "speedup_low"))
@@ -91,7 +90,7 @@ def crossing(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     """
     check(cells)
     cells = cells.reset_index(drop=True)  # rows are identified by their index
-    lines = list(_lines(cells))
+    lines = list(lines_of(cells))
     if not lines:
         raise ValueError("no configuration has a speedup")
     leading = _leading(lines)
@@ -154,16 +153,6 @@ def _draw(panel: Axes, line: pd.DataFrame, look: dict[str, Any]) -> None:
         panel.fill_between(at, low, high, color=look["color"], alpha=0.16, linewidth=0, zorder=2)
         # A band needs two neighbours; a single point has an error bar instead.
         panel.vlines(at, low, high, color=look["color"], alpha=0.5, linewidth=0.9, zorder=3)
-
-
-def _lines(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The rows with a speedup for each configuration, sorted by concurrency."""
-    mine = cells[(cells["method"] != BASELINE) & np.isfinite(floats(cells, "speedup"))]
-    setting = ["method", *(str(column) for column in cells.columns if column not in FIGURES)]
-    for _, line in mine.groupby(setting, sort=False, dropna=False):
-        if line["concurrency"].duplicated().any():
-            raise ValueError(f"{line['label'].iloc[0]} has several rows at one concurrency")
-        yield line.sort_values("concurrency")
 
 
 def _leading(lines: list[pd.DataFrame]) -> list[bool]:

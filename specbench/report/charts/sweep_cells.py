@@ -5,7 +5,7 @@ Columns that are not in ``FIGURES`` are options of the sweep. Missing figures ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ FIGURES = (
     "cell", "label", "method", "concurrency", "prompts", "requests", "tokens", "target_forwards", "tokens_per_forward",
     "decode_tok_s", "decode_tok_s_low", "decode_tok_s_high", "speedup", "speedup_low", "speedup_high",
     "blocks", "verdict", "chosen_low", "chosen_high",
-    "rows_per_step", "step_ms", "predicted_decode_tok_s", "accuracy", "best", "within_noise", "stopped",
+    "rows_per_step", "step_ms", "predicted_decode_tok_s", "user_tok_s", "accuracy", "best", "within_noise", "stopped",
     "fault", "disturbed", "memory",
 )  # fmt: skip
 
@@ -89,3 +89,20 @@ def bars(cells: pd.DataFrame, column: str) -> Floats:
     value = floats(cells, column)
     lengths = np.stack([value - floats(cells, f"{column}_low"), floats(cells, f"{column}_high") - value])
     return np.maximum(lengths, 0.0)
+
+
+def drawn_cells(cells: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a sweep's table that charts show: those on the tuning prompts."""
+    tuning = cells[(cells["set"] == "tuning") & cells["method"].notna()].drop(columns="set")
+    # Charts treat jf and jf#2 as two methods, because their configurations may have equal options.
+    return tuning.assign(method=tuning["label"].str.split(" ").str[0])
+
+
+def lines_of(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Yield the rows with a speedup of each configuration, sorted by concurrency."""
+    mine = cells[(cells["method"] != BASELINE) & np.isfinite(floats(cells, "speedup"))]
+    setting = ["method", *(str(column) for column in cells.columns if column not in FIGURES)]
+    for _, line in mine.groupby(setting, sort=False, dropna=False):
+        if line["concurrency"].duplicated().any():
+            raise ValueError(f"{line['label'].iloc[0]} has several rows at one concurrency")
+        yield line.sort_values("concurrency")

@@ -17,6 +17,8 @@ from specbench.report.charts.contours import contour
 from specbench.report.charts.crossing import crossing
 from specbench.report.charts.pareto import pareto
 from specbench.report.charts.sweep_cells import check, floats, is_numeric, methods, options, shown
+from specbench.report.charts.user_lines import user_lines
+from specbench.report.charts.users import users
 from specbench.results import BASELINE
 
 _PANELS = 4  # of one figure: more of them would be too small or too far apart to compare
@@ -30,20 +32,13 @@ class Picture:
     draw: Callable[[], Figure]
 
 
-def drawn_cells(cells: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a sweep's table that charts show: those on the tuning prompts."""
-    tuning = cells[(cells["set"] == "tuning") & cells["method"].notna()].drop(columns="set")
-    # Charts treat jf and jf#2 as two methods, because their configurations may have equal options.
-    return tuning.assign(method=tuning["label"].str.split(" ").str[0])
-
-
 def called_for(cells: pd.DataFrame, caption: str = "") -> list[Picture]:
     """The charts that a sweep needs, depending on what varies in it.
 
     * A method with two or more varying numeric options: contours over the two with most values, for each concurrency
       and each combination of the other varying options. One of these with at most four values becomes panels of one
       figure. A method with one such option: a line over it.
-    * Several concurrencies: speedup over concurrency, in one picture.
+    * Several concurrencies: speedup over concurrency in one picture, throughput against each user's speed in another.
     * Accuracy: speed against accuracy, for each concurrency.
     """
     check(cells)
@@ -51,6 +46,8 @@ def called_for(cells: pd.DataFrame, caption: str = "") -> list[Picture]:
     mine = cells[(cells["method"] != BASELINE) & np.isfinite(floats(cells, "speedup"))]
     if mine["concurrency"].nunique() > 1:
         found.append(Picture("crossing", partial(crossing, cells, caption=caption)))
+        if all(user_lines(cells)):
+            found.append(Picture("users", partial(users, cells, caption=caption)))
     busy = cells["concurrency"].nunique() > 1
     for concurrency, part in cells.groupby("concurrency"):
         scored = np.isfinite(floats(part, "accuracy")) & np.isfinite(floats(part, "decode_tok_s"))

@@ -12,13 +12,13 @@ from specbench.report.page.trajectories import rounds, traces, trajectories
 from specbench.report.tables import cell
 from specbench.report.tables.cell import name as named
 from specbench.report.tables.columns import METHOD, PROMPTS, SPEEDUP, STEP_RATIO, TPF
+from specbench.report.tables.contexts import context_table, session_turns
 from specbench.report.tables.fair_baseline import engine_blocks
 from specbench.report.tables.notes import notes
 from specbench.report.tables.run_parts import part_blocks
 from specbench.report.tables.run_parts import phases as phase_table
 from specbench.report.tables.run_table import withheld
 from specbench.report.tables.run_title import run_title, simulated_title
-from specbench.report.tables.session import session_turns
 from specbench.report.tables.text_quality import made_by_loops
 from specbench.results import PHASES
 
@@ -54,6 +54,7 @@ def _figures(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
     if found := [factors for row in shown if (factors := _factors(row))]:
         yield _decomposition(run, found)
     yield from _positions(run, [row for row in shown if not row.simulated])
+    yield from _contexts(run, [row for row in shown if row.contexts and not row.simulated])
     yield from _session(run, [row for row in shown if row.session and not row.simulated])
     if traced := [row for row in shown if row.phases]:
         yield _phases(run, traced)
@@ -172,6 +173,18 @@ def _positions(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
         for label, found in curves.items()
     )
     yield _card(run, "positions", cards.positions(curves), says, data)
+
+
+def _contexts(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
+    """Speedup, tokens per forward and step time over the prompt's length; no chart if all are of one length."""
+    if shown:
+        says = "; ".join(
+            f"{named(row)}: " + ", ".join(f"{at.speedup.value:.2f} up to {at.end}" for at in row.contexts if at.speedup)
+            for row in shown
+            if not row.baseline
+        )
+        curves = {named(row): row.contexts for row in shown}
+        yield _card(run, "contexts", cards.contexts(curves), says, context_table(run, shown))
 
 
 def _session(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:

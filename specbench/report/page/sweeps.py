@@ -9,7 +9,8 @@ import pandas as pd
 
 from specbench.report.charts import style
 from specbench.report.charts.roofline import roofline, steps
-from specbench.report.charts.sweep_charts import Picture, called_for, drawn_cells
+from specbench.report.charts.sweep_cells import drawn_cells
+from specbench.report.charts.sweep_charts import Picture, called_for
 from specbench.report.document import Block, Figure, Section, Source, Words
 from specbench.report.tables.run_title import sweep_title
 from specbench.report.tables.step_cost import profile_title, sentences, step_times
@@ -46,7 +47,10 @@ def _drawn(name: str, table: pd.DataFrame, caption: str) -> Iterator[Block]:
         yield Words([f"{len(called) - _PICTURES} more charts are in the sweep's folder."], "notes")
 
 
-_TITLES = {"contour": "Over the options", "pareto": "Speed against right answers", "crossing": "Over concurrency"}
+_TITLES = {
+    "contour": "Over the options", "pareto": "Speed against right answers", "crossing": "Over concurrency",
+    "users": "At equal user experience",
+}  # fmt: skip
 
 
 def _picture(name: str, picture: Picture) -> Figure:

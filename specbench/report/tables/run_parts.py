@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,7 @@ from specbench.report.document import DASH, NOTHING, Block, Cell, Column, Medium
 from specbench.report.tables import cell
 from specbench.report.tables.cell import name as named
 from specbench.report.tables.columns import (
-    E2E,
     METHOD,
-    NAME,
     PROMPTS,
     SPEEDUP,
     TOK_S,
@@ -23,9 +21,9 @@ from specbench.report.tables.columns import (
     cells_of,
     figure,
     on,
-    speedup_column,
 )
-from specbench.report.tables.session import session_table
+from specbench.report.tables.contexts import context_table, session_table
+from specbench.report.tables.latency import end_to_end, percentile_table
 from specbench.report.tables.text_quality import text_tables
 from specbench.results import BROKEN, KEPT, PHASES, judge_remarks
 
@@ -40,6 +38,10 @@ def part_blocks(run: Any, rows: Sequence[MethodSummary]) -> Iterator[Block]:
     every: Sequence[MethodSummary] = run.summary.rows
     if any(row.ttft_speedup for row in every):
         yield end_to_end(run, rows)
+    if any(row.ttft_s for row in rows):
+        yield percentile_table(run, rows)
+    if any(row.contexts for row in rows):
+        yield context_table(run, [row for row in rows if row.contexts], "terminal")
     if any(row.session for row in rows):
         yield session_table(run, rows)
     yield from text_tables(run)
@@ -61,42 +63,6 @@ def part_blocks(run: Any, rows: Sequence[MethodSummary]) -> Iterator[Block]:
         yield phases(run.id, [row for row in rows if row.phases], "terminal")
     if any(row.gpu for row in every):
         yield _gpu(run)
-
-
-def end_to_end(run: Any, rows: Iterable[MethodSummary]) -> Table:
-    """Time to first token, latency of the whole answer, and memory."""
-    known = [row.memory for row in run.summary.rows if row.memory]
-    held = "" if not known else (
-        f"MB: memory for decoding: {known[0].weight_bytes / 1e6:.0f} for weights, {known[0].cache_bytes / 1e6:.0f} for "
-        "the KV cache of all sequences, and the draft model or head."
-    )  # fmt: skip
-    cache = "KV cache: allocated for all sequences together."
-    drafts = "drafts: weights and KV cache of the draft model or head."
-    peak = "peak: the most that torch's allocator held on the GPU."
-    columns = [
-        NAME, figure("ttft_ms", "TTFT ms", 1, 1e3, of="ttft_median_s"), speedup_column("ttft_speedup", "× TTFT"),
-        figure("latency_s", "latency s", 2, of="latency_median_s"), replace(E2E, title="× latency"),
-        _bytes("memory_mb", "MB", "total", only="terminal", note=held, optional=True),
-        _bytes("weights_mb", "weights MB", "weight_bytes", only="page"),
-        _bytes("kv_cache_mb", "KV cache MB", "cache_bytes", only="page", note=cache),
-        _bytes("drafts_mb", "drafts MB", "draft_bytes", only="page", note=drafts),
-        figure("peak_mb", "peak MB", 0, 1e-6, of="peak_memory_bytes", only="page", note=peak),
-    ]  # fmt: skip
-    body = [Row(cells_of(columns, row), run.id, row.method, strong=row.baseline) for row in rows]
-    formula = (
-        "TTFT: prompt to first token; latency: prompt to last token; medians over requests. ×: AR's seconds divided by "
-        "the method's, pooled over requests: to the first token for × TTFT, per token for × latency."
-    )
-    return Table("end to end", "End to end", columns, body, Source([run.id], formula), short="end to end")
-
-
-def _bytes(key: str, title: str, part: str, **more: Any) -> Filled:
-    """A column for one part of a method's memory, in megabytes."""
-
-    def get(row: MethodSummary) -> Cell:
-        return cell.figure(1e-6 * getattr(row.memory, part) if row.memory else None, 0)
-
-    return Filled(key, title, get=get, **more)
 
 
 def _branches(run: Any) -> Iterator[Table]:

@@ -10,7 +10,8 @@ import pandas as pd
 
 from specbench.analysis import UNSURE
 from specbench.hardware import free_rows
-from specbench.report.charts.sweep_cells import FAILED, HALVED, LARGE
+from specbench.report.charts.sweep_cells import FAILED, HALVED, LARGE, drawn_cells
+from specbench.report.charts.user_lines import user_lines, user_sentences
 from specbench.report.document import NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words
 from specbench.report.tables import cell
 from specbench.report.tables.columns import PROMPTS, SPEEDUP, TOK_S, TPF
@@ -52,6 +53,9 @@ def sweep_blocks(
         lines = [*read, *sentences(at, supply)]
         lines += [f"{more} slower configurations are in cells.csv."] if more > 0 else []
         blocks += [Words(lines, "notes")] if lines else []
+    baseline, lines_over_users = user_lines(drawn_cells(cells))
+    if baseline is not None and lines_over_users:
+        blocks.append(Words([*user_sentences(baseline, lines_over_users)], "notes"))
     return blocks
 
 

@@ -1,4 +1,4 @@
-"""Tables of sessions: throughput over conversations of chained problems."""
+"""Tables over a growing context: prompts by length, and the chained problems of a session."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from specbench.report.document import NOTHING, Cell, Column, Row, Source, Table
+from specbench.report.document import NOTHING, Cell, Column, Medium, Row, Source, Table
 from specbench.report.tables import cell
 from specbench.report.tables.cell import name
-from specbench.report.tables.columns import NAME, SPEEDUP, TOK_S, TPF, Filled, cells_of, figure
+from specbench.report.tables.columns import METHOD, NAME, PROMPTS, SPEEDUP, TOK_S, TPF, Filled, cells_of, figure
 
 if TYPE_CHECKING:
     from specbench.results import MethodSummary
@@ -34,6 +34,35 @@ def session_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
     columns = [NAME, *whole, *ends]
     return Table(
         "session", _TITLE, columns, body, Source([run.id], session_said(rows)), short="session", only="terminal"
+    )
+
+
+def context_table(run: Any, rows: Sequence[MethodSummary], only: Medium = "") -> Table:
+    """A row for every method and bin of prompt lengths."""
+    length = Filled("prompt_tokens", "prompt tokens", get=lambda at: cell.count(round(at.prompt_tokens)))
+    traced = any(at.verify_s is not None for row in rows for at in row.contexts)
+    times = [
+        figure("draft_ms", "draft ms", 2, 1e3, of="draft_s"),
+        figure("verify_ms", "verify ms", 2, 1e3, of="verify_s"),
+    ]
+    columns = [
+        length, PROMPTS, TPF, TOK_S, figure("step_ms", "step ms", 2, 1e3, of="step_s"), *(times if traced else []),
+        figure("ttft_ms", "TTFT ms", 0, 1e3, of="ttft_median_s"),
+    ]  # fmt: skip
+    body = []
+    for row in rows:
+        for at in row.contexts:
+            over = cell.ONE if row.baseline else cell.one_line(at.speedup)
+            cells = [Cell(row.method, line=name(row)), *cells_of(columns, at), over]
+            body.append(Row(cells, run.id, row.method, strong=row.baseline, key=f"{row.method} / {at.end}"))
+    formula = (
+        "Prompts by length: each line has the prompts between a power of two of tokens and the next; prompt tokens is "
+        "their median. step: seconds per target forward, drafting included."
+        + (" draft and verify: its two parts, medians over steps (--trace)." if traced else "")
+    )
+    source = Source([run.id], formula)
+    return Table(
+        "contexts", "By length of the prompt", [METHOD, *columns, SPEEDUP], body, source, short="context", only=only
     )
 
 
