@@ -35,7 +35,10 @@ class Turns:
 
     def request(self, label: str, prompt_id: str, repeat: int, turn: int) -> Request:
         """A turn of a prompt for a method, with the answers so far in its history."""
-        speaker = BASELINE if self._prepared.prompts[prompt_id].forced else label
+        prompt = self._prepared.prompts[prompt_id]
+        if prompt.recorded:
+            return self._prepared.request(prompt_id, repeat, [""] * (turn - 1))
+        speaker = BASELINE if prompt.forced else label
         answers = [self._texts[request_key(speaker, prompt_id, repeat, before)] for before in range(1, turn)]
         return self._prepared.request(prompt_id, repeat, answers)
 
