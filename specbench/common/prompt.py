@@ -56,7 +56,7 @@ class Prompt:
         return 1 + len(self.follow_ups) + len(self.recorded)
 
     def after(self, answers: Sequence[str]) -> Prompt:
-        """The prompt of the next turn, the turns so far in its history; of recorded answers only their number counts."""
+        """The prompt of the next turn, the turns so far in its history; recorded turns have their own."""
         if self.recorded:
             return (self, *self.recorded)[len(answers)]
         if not self.chat:

@@ -19,10 +19,10 @@ class OwnFileOptions(OptionsBase):
     sha256: str = option("", help="sha256 of the file; when set, another file is refused", pattern=r"^([0-9a-f]{64})?$")
 
 
-O = TypeVar("O", bound=OwnFileOptions)
+Own = TypeVar("Own", bound=OwnFileOptions)
 
 
-def with_hash(options: O) -> O:
+def with_hash(options: Own) -> Own:
     """The options with the file's hash; UsageError if they name another one."""
     path = Path(options.file)
     digest = hashlib.sha256(read_bytes(path, "give a .jsonl file with --data-file", _LARGEST)).hexdigest()

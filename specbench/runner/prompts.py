@@ -103,6 +103,13 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
         found = [*chain(*draw_from_each(every, plan.limit, held_out, plan.drawn_by))]
     if not found:
         raise UsageError(f"task '{task.card.name}' has no prompts to run")
+    if plan.keep_prefix and (
+        any(prompt.follow_ups for prompt in found) or not any(prompt.recorded for prompt in found)
+    ):
+        raise UsageError(
+            f"cannot keep prefixes: task '{task.card.name}' has no recorded conversations, whose turns are known "
+            "before they are answered; remove --keep-prefix"
+        )
     budget = plan.max_new_tokens or int(task.card.info["max_new_tokens"])
     rendered = _rendered(task, found, model, budget)
     dated = None
@@ -157,7 +164,7 @@ def _rendered(task: TaskPlan, found: Sequence[Prompt], model: LoadedModel, budge
         longest = max(longest, *(len(each) + turn * growth for turn, each in asked.items()))
         first[prompt.id] = asked[0]
         fields = [prompt.id, asked[0], list(prompt.stops)]
-        later = [*prompt.follow_ups] or [asked[turn] for turn in range(1, prompt.turns)]
+        later: list[Any] = [*prompt.follow_ups] or [asked[turn] for turn in range(1, prompt.turns)]
         digest.update(json.dumps([*fields, *([later] if later else [])]).encode())
     return _Rendered(first, digest.hexdigest(), longest, Counter(getattr(model, "doubles", ())) - before)
 
