@@ -44,8 +44,8 @@ class Message(BaseModel):
         return self.role != "tool" and self.model_fields_set <= {"role", "content"}
 
     def written(self) -> dict[str, Any]:
-        """The message as chat templates take it."""
-        return self.model_dump(exclude_unset=True)
+        """The message as chat templates take it; many read ``content`` even where a message only calls tools."""
+        return {"content": "", **self.model_dump(exclude_unset=True, exclude_none=True)}
 
 
 _NAMES = {"reasoning": "reasoning_content"}

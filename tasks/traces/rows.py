@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,16 @@ class Row(BaseModel):
             ends.append(len(messages))
         asked = next((at for at, message in enumerate(messages) if message.role in ("user", "tool")), len(messages))
         return [Context(messages=messages[:end], tools=self.tools) for end in ends if end > asked]
+
+
+def with_names(messages: Sequence[Message]) -> list[Message]:
+    """The messages, with each tool result named after the function that was called, as some templates require."""
+    calls = {call.get("id"): call["function"]["name"] for message in messages for call in message.tool_calls or ()}
+    names = [message.name or calls.get(message.tool_call_id) for message in messages]
+    return [
+        message.model_copy(update={"name": name}) if message.role == "tool" and name else message
+        for message, name in zip(messages, names, strict=True)
+    ]
 
 
 class Transcript(BaseModel):

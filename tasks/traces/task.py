@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from specbench.common import Prompt, UsageError, option
 from specbench.evals import Message, OwnFileOptions, Unscored, with_hash
-from specbench.tasks.traces.rows import Context, Transcript, read
+from specbench.tasks.traces.rows import Context, Transcript, read, with_names
 
 _SAMPLE = Path(__file__).with_name("sample.jsonl")
 
@@ -51,7 +51,7 @@ class Task(Unscored):
         if self.options.tools == "text":
             messages, tools = as_texts(context.messages, context.tools), []
         else:
-            messages, tools = [message.written() for message in context.messages], context.tools
+            messages, tools = [message.written() for message in with_names(context.messages)], context.tools
         last = messages[-1].get("content") or ""
         return Prompt(
             "",
