@@ -17,7 +17,7 @@ from specbench.tasks.traces.task import Options, Task
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}]
-CHAT = [
+CHAT: list[dict[str, Any]] = [
     {"role": "developer", "content": "Be brief."},
     {"role": "user", "content": [{"type": "text", "text": "One"}, {"type": "text", "text": "and two?"}]},
     {"role": "assistant", "content": None, "tool_calls": [CALL], "refusal": None, "annotations": []},
@@ -75,11 +75,11 @@ def span(messages: Any, **more: Any) -> dict[str, Any]:
 
 
 SPANS = [span(json.dumps(PARTS[:end])) for end in (2, 4, 6)]
-OTHERS = [
+OTHERS: list[dict[str, Any]] = [
     {"attributes": {"gen_ai.operation.name": "execute_tool"}},
     {**span(PARTS[:2]), "status": {"code": "ERROR"}},
 ]
-FORMS = {
+FORMS: dict[str, list[Any]] = {
     "aiperf mooncake_trace, history": [
         {"session_id": "t", "messages": each, "tools": TOOLS, "timestamp": at} for at, each in enumerate(REQUESTS)
     ],
@@ -197,7 +197,7 @@ def test_ten_turns_with_tools_keep_every_piece_in_order(tmp_path: Path, family: 
         assert len([m for m in prompt.messages if m["role"] == "assistant"]) == turn
 
 
-TEXT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+TEXT: list[Any] = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
 BOTH = [
     *TEXT,
     {"role": "user", "content": "Add"},
@@ -206,8 +206,8 @@ BOTH = [
 ]
 
 
-TWO_CALLS = {**CHAT[2], "tool_calls": [CALL, CALL]}
-LOST = [
+TWO_CALLS: dict[str, Any] = {**CHAT[2], "tool_calls": [CALL, CALL]}
+LOST: list[tuple[str, dict[str, Any], list[str]]] = [
     ("chatml", {"messages": CHAT}, ["turn 2", "leaves out", "tool_calls", "message 3", "role assistant"]),
     ("chatml", {"messages": TEXT, "tools": TOOLS}, ["leaves out", "tool add"]),
     ("llama31", {"messages": BOTH}, ["turn 3", "leaves out the content of message 4", "role assistant"]),
