@@ -29,19 +29,19 @@ BUDGETS = {
     "analysis": 4650,
     "backends": 2450,
     "cli": 3150,
-    "common": 3050,
+    "common": 3060,  # recorded turns of a prompt
     "decoding": 1950,
     "engine": 10850,  # attention with sinks, caps and chunks; recurrent layers
-    "evals": 5150,
+    "evals": 5250,  # messages as the OpenAI API records them
     "heads": 1900,
     "hardware": 1700,
-    "models": 3350,  # packed and quantised weights; arguments of templates
+    "models": 3425,  # packed and quantised weights; arguments of templates, and what they leave out
     "planning": 1600,
     "profiling": 1100,
     "quality": 850,
     "report": 9250,
     "results": 2750,
-    "runner": 4500,
+    "runner": 4600,  # kept prefixes
     "sweeps": 2550,
     "training": 6375,
 }
