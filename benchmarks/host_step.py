@@ -289,6 +289,8 @@ class Known:
     def finite(self, slot: int) -> bool:
         return True
 
+    def rewind(self, slot: int, length: int) -> None: ...
+
     def free(self, slot: int) -> None:
         self._ended = 0.0
 

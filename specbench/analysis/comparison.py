@@ -189,6 +189,7 @@ def _described(side: Side) -> dict[str, Any]:
         "deterministic": config.deterministic,
         "linears": config.linears,
         "trace": config.trace,
+        "keep_prefix": config.keep_prefix,
         "repeats": config.repeats,
     }
 

@@ -34,6 +34,7 @@ def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) ->
         rows_per_step=quotient(sum(r.tree_rows for r in records) or None, forwards),
         tpot_median_s=median(waits) if waits else None,
         peak_memory_bytes=max((r.peak_memory_bytes for r in records if r.peak_memory_bytes is not None), default=None),
+        prefix_share=quotient(sum(r.prefix_tokens for r in records) or None, sum(r.prompt_tokens for r in records)),
         overshoot_tokens=sum(r.overshoot_tokens for r in records),
         stop_tail_tokens=sum(r.stop_tail_tokens for r in records),
         phases=steps_by_phase(records),

@@ -25,10 +25,12 @@ class Prompt:
         messages: a whole chat whose messages have more than a role and a text, such as tool calls and their results, in
             the form that chat templates take; ``text`` is the last one's and ``history`` is empty. Chat style only.
         tools: descriptions of functions for the chat template. Chat style only.
+        otherwise: what to do, apart from another model, if the chat template cannot write ``messages``.
         follow_ups: user turns asked one by one, each after the answer to the one before. In completion style a
             follow-up is the text that continues after the answer.
         forced: follow-ups come after AR's answers instead of the method's own, so that all methods are timed on the
             same input.
+        recorded: the later turns of a recorded conversation, each after the recorded answers; without follow-ups.
         category: row of a per-category table, "GROUP" or "GROUP/CATEGORY"; empty for none.
         temperature: prescribed by the protocol for this item; None uses the run's.
     """
@@ -41,18 +43,22 @@ class Prompt:
     history: tuple[Turn, ...] = ()
     messages: tuple[Mapping[str, Any], ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
+    otherwise: str = ""
     follow_ups: tuple[str, ...] = ()
     forced: bool = False
+    recorded: tuple[Prompt, ...] = ()
     category: str = ""
     temperature: float | None = None
 
     @property
     def turns(self) -> int:
         """Number of turns."""
-        return 1 + len(self.follow_ups)
+        return 1 + len(self.follow_ups) + len(self.recorded)
 
     def after(self, answers: Sequence[str]) -> Prompt:
-        """The prompt of the next turn, the turns so far in its history."""
+        """The prompt of the next turn, the turns so far in its history; recorded turns have their own."""
+        if self.recorded:
+            return (self, *self.recorded)[len(answers)]
         if not self.chat:
             text = self.text + "".join(map("".join, zip(answers, self.follow_ups, strict=False)))
             return replace(self, text=text, follow_ups=self.follow_ups[len(answers) :])

@@ -66,6 +66,7 @@ class _Task(BaseModel):
     training: bool = False
     judge: bool = False
     data_file: bool = False
+    sample: str = ""
 
 
 _SAYS: dict[str, type[BaseModel]] = {"method": _Method, "task": _Task}

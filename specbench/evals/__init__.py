@@ -48,9 +48,12 @@ if TYPE_CHECKING:
     from specbench.evals.judge.judge_prompts import JudgePrompts as JudgePrompts
     from specbench.evals.lm_eval_tasks import AskingStyle as AskingStyle
     from specbench.evals.lm_eval_tasks import refusal as refusal
+    from specbench.evals.message import Message as Message
     from specbench.evals.numbers import NUMBER as NUMBER
     from specbench.evals.numbers import ascii_numbers as ascii_numbers
     from specbench.evals.numbers import number_value as number_value
+    from specbench.evals.own_file import OwnFileOptions as OwnFileOptions
+    from specbench.evals.own_file import with_hash as with_hash
     from specbench.evals.plus_checks import Checker as Checker
     from specbench.evals.plus_checks import EvalPlus as EvalPlus
     from specbench.evals.plus_checks import Reference as Reference

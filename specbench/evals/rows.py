@@ -1,4 +1,4 @@
-"""Read the objects of a data file in JSON lines, a JSON list or Parquet, each with its number.
+"""Read the objects of a data file in JSON lines, JSON (a list or one object) or Parquet, each with its number.
 
 The suffix decides the format, see :data:`FORMATS`.
 """
@@ -59,6 +59,8 @@ def check_size(path: Path, size: int, limit: int = LARGEST, todo: str = TODO) ->
 
 def _of_list(path: Path, todo: str) -> Iterator[tuple[int, dict[str, Any]]]:
     entries = read_json(path, todo)
+    if isinstance(entries, dict):  # a file of one object
+        entries = [entries]
     if not isinstance(entries, list):
         raise damaged(path, "not a JSON list", todo)
     for number, entry in enumerate(entries, 1):

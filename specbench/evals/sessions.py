@@ -54,7 +54,7 @@ def chained(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
     for prompt in prompts:
         if not prompt.chat:
             raise UsageError("chain needs a model with a chat template and a style that uses it; leave chain out")
-        if _BETWEEN in prompt.id or prompt.follow_ups:
+        if _BETWEEN in prompt.id or prompt.turns > 1:
             raise UsageError(f"prompt '{prompt.id}' cannot be chained; leave chain out")
     whole = range(0, len(prompts) - count + 1, count)
     return [_one(prompts[start : start + count]) for start in whole]

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from specbench.common import Prompt, UsageError, one_line
 from specbench.models import chat, control
-from specbench.models.template_args import check_chat_parts, check_template_args
+from specbench.models.message_check import check_messages
+from specbench.models.template_args import check_template_args
 from specbench.results import ModelSpec
 
 # A text with more characters than this per position of the context will hardly fit, so it is tokenised in parts.
@@ -92,7 +93,8 @@ class LoadedModel:
         how: dict[str, Any] = {"add_generation_prompt": True}
         if prompt.tools:
             how["tools"] = [*prompt.tools]
-        check_chat_parts(prompt, getattr(self.tokenizer, "chat_template", None), self.spec.name)
+        if prompt.messages or prompt.tools:
+            check_messages(prompt, turns, partial(self._rendered, add_generation_prompt=True), self.spec.name)
         try:
             rendered = self._rendered(turns, **how)
         # A template may refuse system prompts or turns that do not alternate; a broken one may raise any Python error.

@@ -1,4 +1,4 @@
-"""What is given to a model's chat template besides texts: arguments such as ``enable_thinking=false``, and tools."""
+"""Arguments of a model's chat template, such as ``enable_thinking=false``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specbench.common import Prompt, UsageError, one_line
+from specbench.common import UsageError, one_line
 
 _FLAG = "--chat-template-arg"
 # Arguments that the program sets itself, and names with which a template could be replaced.
@@ -52,17 +52,3 @@ def check_template_args(args: Mapping[str, Any], template: str | None, model: st
             f"cannot set {unread[0]} with {_FLAG}: the chat template of {model} does not use it; check the name, or "
             "remove it"
         )
-
-
-def check_chat_parts(prompt: Prompt, template: Any, model: str) -> None:
-    """Refuse a prompt with tools, or with messages of the role ``tool``, for a template that would leave them out."""
-    roles = {str(message.get("role")) for message in prompt.messages}
-    for what, used, word in (
-        ("tools", bool(prompt.tools), "tools"),
-        ("a message of role tool", "tool" in roles, "tool"),
-    ):
-        if used and not re.search(rf"\b{word}\b", str(template)):
-            raise UsageError(
-                f"cannot use prompt {one_line(prompt.id, 80)}: it has {what}, which the chat template of {model} does "
-                "not use; choose another model, or remove it"
-            )

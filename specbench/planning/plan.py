@@ -165,7 +165,7 @@ class _Asking(Flags):
     )
     task_settings: Sequence[str] = flag((), "--task-set", help="A task's option; repeatable.", metavar="T.OPT=V")
     data_file: Path | None = flag(
-        None, "--data-file", help="Data file for --task prompts (your own prompts) or speed-bench.", exists="file"
+        None, "--data-file", help="Data file for --task prompts, traces (your own) or speed-bench.", exists="file"
     )
 
     @field_validator("temperature")
@@ -257,6 +257,7 @@ class Plan(Concurrent, Waiting, Wordy):
         None, "--preset", help="A published protocol (task, prompt, token budget); see list presets."
     )
     repeats: int = flag(1, "--repeats", help="How often each method decodes each prompt.", ge=1, le=_MOST_REPEATS)
+<<<<<<< HEAD
     contexts: str | None = flag(
         None,
         "--contexts",
@@ -265,6 +266,10 @@ class Plan(Concurrent, Waiting, Wordy):
     )
     context_file: Path | None = flag(
         None, "--context-file", help="Text for --contexts.", shown="the task's other prompts", exists="file"
+=======
+    keep_prefix: bool = flag(
+        False, "--keep-prefix", help="Keep the KV of what a recorded conversation's turn shares with the one before."
+>>>>>>> traces
     )
     again: bool = flag(False, "--again", help="Measure again even if --out has a finished run.", recorded=False)
     trace: bool = flag(False, "--trace", help="Time the phases of each step (slows steps down slightly).")

@@ -147,6 +147,8 @@ def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
         )
     if plan.concurrency > 1:
         raise UsageError(f"{first} decodes one request at a time; remove --concurrency or the row")
+    if plan.keep_prefix:
+        raise UsageError(f"{first} has its own prefix cache; remove --keep-prefix or the row")
     if plan.simulate:
         raise UsageError(f"{first} cannot simulate acceptance; remove --simulate-acceptance or the row")
     if plan.dtype in ("int8", "packed"):

@@ -83,7 +83,8 @@ def file_settings(tasks: Sequence[str], settings: Sequence[str], file: Path | No
     if file is not None and not chosen:
         raise UsageError(f"--data-file needs --task {' or '.join(takers)}; {','.join(tasks)} has its own data")
     for name in chosen:
-        needed = not registry.task(name).info.get("data")  # a task with data of its own finds it in --data-dir
+        info = registry.task(name).info
+        needed = not (info.get("data") or info.get("sample"))  # found in --data-dir, or shipped with the task
         if needed and file is None and not any(setting.startswith(f"{name}.file=") for setting in settings):
             raise UsageError(f"--task {name} needs --data-file FILE, a .jsonl file of prompts")
     return [f"{name}.file={file}" for name in chosen] if file is not None else []

@@ -99,6 +99,10 @@ class RequestRecord(Record):
     turn: Count = Field(1, description="turn of the conversation, from 1")
     category: str = Field(default="", max_length=10_000)
     prompt_tokens: Count
+    prefix_tokens: Count = Field(
+        default=0,
+        description="with --keep-prefix: first tokens of the prompt that the turn before has too, whose KV was kept",
+    )
     output_ids: list[int] = Field(
         description="tokens kept: up to and including the first stop, never past the budget",
         json_schema_extra=NO_COLUMN,
@@ -180,8 +184,14 @@ class RequestRecord(Record):
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+<<<<<<< HEAD
         """Leave out ``first_tokens``, ``place`` and ``gap_s`` at their defaults: older records keep their form."""
+=======
+        """Leave out some fields at their defaults, so that older records keep their form."""
+>>>>>>> traces
         written: dict[str, Any] = write(self)
+        if not self.prefix_tokens:
+            written.pop("prefix_tokens", None)
         if self.first_tokens == 1:
             written.pop("first_tokens", None)
         for name in ("place", "gap_s"):

@@ -276,6 +276,10 @@ class RunConfig(Record):
     trace: bool = Field(
         default=False, description="whether steps were timed by phase, with a device synchronisation after each phase"
     )
+    keep_prefix: bool = Field(
+        default=False,
+        description="whether the KV of the ids that a turn shares with the turn before was kept, see prefix_tokens",
+    )
     identity: dict[str, Any] = Field(
         description="facts about machine and software that must be equal to resume the run"
     )
@@ -294,6 +298,6 @@ class RunConfig(Record):
         fields at their default, so that older digests stay valid. Prompts that contain the time are hashed with a fixed
         time.
         """
-        later = () if self.deterministic else ("deterministic",)
+        later = [name for name in ("deterministic", "keep_prefix") if not getattr(self, name)]
         content = self.undated().model_dump(exclude={"task": {"taken", "data"}, **dict.fromkeys(later, True)})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -79,6 +79,12 @@ class MethodFigures(Counts):
     peak_memory_bytes: int | None = Field(
         default=None, description="largest GPU memory peak of the method's requests, in bytes; None on a CPU"
     )
+    prefix_share: float | None = Field(
+        default=None,
+        description="with --keep-prefix: prompt tokens whose KV was kept from the turn before, divided by all prompt "
+        "tokens",
+        json_schema_extra=SPARSE,
+    )
     overshoot_tokens: int = 0
     stop_tail_tokens: int = 0
     phases: dict[str, float] | None = Field(

@@ -49,6 +49,7 @@ def config_of(
         simulated=dict(resolved.simulated),
         order_seed=plan.sampling.seed,
         trace=plan.trace,
+        keep_prefix=plan.keep_prefix,
         identity=identity,
     )
 

@@ -16,6 +16,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+import torch
+
 from specbench.common import Activity, PluginFault, UsageError, heartbeat, plugins
 from specbench.decoding import Context, Method, StepResult, TokenTree, TypicalAcceptance
 from specbench.engine import Phases
@@ -24,7 +26,7 @@ from specbench.planning import Acceptance
 from specbench.results import RequestRecord
 from specbench.runner.checked_decoder import CheckedDecoder, blame
 from specbench.runner.governor import Governor
-from specbench.runner.record import ActiveRequest, Request, make_record
+from specbench.runner.record import ActiveRequest, Conversation, Request, make_record
 from specbench.runner.stop import Output
 from specbench.runner.trace import verified
 
@@ -39,6 +41,7 @@ class SteppingEngine(Protocol):
 
     def alloc(self) -> int: ...
     def free(self, slot: int) -> None: ...
+    def rewind(self, slot: int, length: int) -> None: ...
     def finite(self, slot: int) -> bool: ...
     def settle(self) -> None: ...
     def prefill(
@@ -162,7 +165,8 @@ class Runner:
                 meter.reset()
         if self._shared:
             self._shared.take()
-        waiting, active = deque(requests), list[ActiveRequest]()
+        conversations, active = Conversation.split(requests), list[ActiveRequest]()
+        waiting = deque(conversations)
         governor = self._governors.setdefault(method.label, Governor()) if method.stops else None
         wanted: dict[str, Any] = {"top_k": method.top_k, "taps": method.taps}
         of_steps = {**wanted, "acceptance": method.acceptance}
@@ -181,6 +185,8 @@ class Runner:
                         each.gpu = self._off_clock(partial(self._gpu.end, each.slot))
                 for each in ended:
                     yield from self._finish(method, each, active, origin, number)
+                    if each.conversation.waiting:  # its next turn comes first: it has a slot
+                        waiting.appendleft(each.conversation)
         except BaseException:
             self._at = Activity(_CELLS[heartbeat.AT])
             raise
@@ -188,15 +194,17 @@ class Runner:
             for each in active:
                 with plugins.ignoring_faults():  # the first fault is reported
                     self._leave(each)
+            for conversation in conversations:
+                self._release(conversation)
 
-    def _start(self, method: Method, request: Request, wanted: Mapping[str, Any]) -> ActiveRequest:
-        """Prefill a request in a free slot, up to its first token."""
-        slot = self._engine.alloc()
-        try:
-            made = method.new(replace(self._context(method.label, request), slot=slot))
-        except BaseException:
-            self._engine.free(slot)
-            raise
+    def _start(self, method: Method, conversation: Conversation, wanted: Mapping[str, Any]) -> ActiveRequest:
+        """Prefill the next request of a conversation in its slot, or in a free one, up to its first token."""
+        request = conversation.waiting.popleft()
+        slot = self._engine.alloc() if conversation.slot is None else conversation.slot
+        conversation.slot = slot
+        if request.prefix:
+            self._engine.rewind(slot, request.prefix)
+        made = method.new(replace(self._context(method.label, request), slot=slot))
         decoder = CheckedDecoder(made, method.max_rows)
         try:
             acceptance = self._simulate(method.label, request)
@@ -206,18 +214,23 @@ class Runner:
             _CELLS[heartbeat.BEATS] += 1
             tree = decoder.begin(request.ids)
             _CELLS[heartbeat.AT] = Activity.FORWARD
-            result = self._engine.prefill(slot, request.ids, tree, **wanted)
+            result = self._engine.prefill(slot, request.ids[request.prefix :], tree, **wanted)
+            if request.prefix and result.hidden is not None:
+                result = replace(result, hidden=torch.cat([conversation.hidden[: request.prefix], result.hidden]))
             emitted = tuple(result.emitted)
             decoder.observe(result)
             _CELLS[heartbeat.AT] = Activity.OURS
             now = self._now()
-            active = ActiveRequest(request, decoder, slot, Output(request.rule), acceptance, started, now, now)
+            if conversation.waiting and result.hidden is not None:
+                conversation.hidden = self._off_clock(result.hidden[: len(request.ids)].clone)
+            active = ActiveRequest(
+                request, conversation, decoder, slot, Output(request.rule), acceptance, started, now, now
+            )
             active.output.extend(emitted)
         except BaseException:
             at = _CELLS[heartbeat.AT]
             with plugins.ignoring_faults():
                 decoder.end()
-            self._engine.free(slot)
             _CELLS[heartbeat.AT] = at
             raise
         return active
@@ -294,7 +307,13 @@ class Runner:
         try:
             done.decoder.end()
         finally:
-            self._engine.free(done.slot)
+            if not done.conversation.waiting:
+                self._release(done.conversation)
+
+    def _release(self, conversation: Conversation) -> None:
+        if conversation.slot is not None:
+            self._engine.free(conversation.slot)
+            conversation.slot = None
 
     def _now(self) -> int:
         return self._clock() - self._away

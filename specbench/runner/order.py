@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise, takewhile
 
 from specbench.analysis import blocks_of
 from specbench.backends import Row
@@ -35,16 +37,34 @@ class Turns:
 
     def request(self, label: str, prompt_id: str, repeat: int, turn: int) -> Request:
         """A turn of a prompt for a method, with the answers so far in its history."""
-        speaker = BASELINE if self._prepared.prompts[prompt_id].forced else label
+        prompt = self._prepared.prompts[prompt_id]
+        if prompt.recorded:
+            return self._prepared.request(prompt_id, repeat, [""] * (turn - 1))
+        speaker = BASELINE if prompt.forced else label
         answers = [self._texts[request_key(speaker, prompt_id, repeat, before)] for before in range(1, turn)]
         return self._prepared.request(prompt_id, repeat, answers)
+
+
+def keep_prefixes(requests: Sequence[Request]) -> list[Request]:
+    """The requests with the number of first ids that each shares with the turn before it, which may be kept.
+
+    The last id is always computed again, because it gives the answer's first token.
+    """
+    found = [*requests[:1]]
+    for before, request in pairwise(requests):
+        same = (before.prompt_id, before.repeat, before.turn + 1) == (request.prompt_id, request.repeat, request.turn)
+        pairs = zip(before.ids, request.ids[:-1], strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) if same else 0
+        found.append(replace(request, prefix=shared))
+    return found
 
 
 class Order:
     """The remaining segments of a run.
 
     For every block of prompts and every turn the methods follow each other in a new random order, so that a slow minute
-    affects all of them. With several slots, a block contains several fillings of one temperature, see
+    affects all of them. Where prefixes are kept, each method decodes all turns of a block without interruption. With
+    several slots, a block contains several fillings of one temperature, see
     :func:`specbench.analysis.blocks.blocks_of`. ``done`` is as for :class:`Turns`.
     """
 
@@ -78,12 +98,14 @@ class Order:
         seed, blocks = self._plan.seed, self._blocks()
         for repeat in self._repeats:
             for block in blocks:
-                for turn in range(1, 1 + max(self._prepared.prompts[prompt_id].turns for prompt_id in block)):
+                every = range(1, 1 + max(self._prepared.prompts[prompt_id].turns for prompt_id in block))
+                for turns in [every] if self._plan.keep_prefix else [range(turn, turn + 1) for turn in every]:
                     methods = list(self._methods)
+                    turn = turns[0]
                     random.Random(f"{seed}/{repeat}/{block[0]}" + (f"/{turn}" if turn > 1 else "")).shuffle(methods)
                     for method in methods:
-                        if requests := self._left(method.label, block, repeat, turn):
-                            yield method, requests
+                        if requests := self._left(method.label, block, repeat, turns):
+                            yield method, keep_prefixes(requests) if self._plan.keep_prefix else requests
 
     def _blocks(self) -> list[tuple[str, ...]]:
         concurrency, prompts = self._plan.concurrency, self._prepared.prompts
@@ -95,13 +117,14 @@ class Order:
             by_temperature[prompt.temperature].append(prompt_id)
         return [block for ids in by_temperature.values() for block in blocks_of(ids, concurrency)]
 
-    def _left(self, label: str, block: Sequence[str], repeat: int, turn: int) -> list[Request]:
-        """The unanswered requests of a block's turn; none for a row that was given up."""
+    def _left(self, label: str, block: Sequence[str], repeat: int, turns: range) -> list[Request]:
+        """The unanswered requests of a block in some turns; none for a row that was given up."""
         if label in self._given_up:
             return []
         return [
             self._turns.request(label, prompt_id, repeat, turn)
             for prompt_id in block
+            for turn in turns
             if turn <= self._prepared.prompts[prompt_id].turns
             and request_key(label, prompt_id, repeat, turn) not in self._turns
         ]

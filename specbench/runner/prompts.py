@@ -104,6 +104,13 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
         found = [*chain(*draw_from_each(every, plan.limit, held_out, plan.drawn_by))]
     if not found:
         raise UsageError(f"task '{task.card.name}' has no prompts to run")
+    if plan.keep_prefix and (
+        any(prompt.follow_ups for prompt in found) or not any(prompt.recorded for prompt in found)
+    ):
+        raise UsageError(
+            f"cannot keep prefixes: task '{task.card.name}' has no recorded conversations, whose turns are known "
+            "before they are answered; remove --keep-prefix"
+        )
     budget = plan.max_new_tokens or int(task.card.info["max_new_tokens"])
     if plan.grown:
         if plan.context_file is not None:
@@ -154,22 +161,29 @@ def _rendered(task: TaskPlan, found: Sequence[Prompt], model: LoadedModel, budge
     for prompt in found:
         if prompt.id in first:
             raise UsageError(f"task '{task.card.name}' has two prompts '{prompt.id}'; give each an id of its own")
-        # The last turn first: if it does not fit, a thousand turns need not be rendered.
-        last = model.encode(prompt.after([""] * (prompt.turns - 1)))
-        reach = len(last) + prompt.turns * budget
-        if model.context and reach > model.context:
-            raise UsageError(
-                f"prompt {one_line(prompt.id, 80)} has {len(last)} tokens and --max-new-tokens is {budget}"
-                f"{f' in {prompt.turns} turns' if prompt.turns > 1 else ''}, but {model.spec.name} takes "
-                f"{model.context} in all; lower --max-new-tokens or leave the prompt out"
-            )
-        asked = [*(model.encode(prompt.after([""] * turn)) for turn in range(prompt.turns - 1)), last]
-        grown = [len(each) + turn * (int(_GROWTH * budget) + _SLACK) for turn, each in enumerate(asked)]
-        longest = max(longest, *grown)
+        asked: dict[int, list[int]] = {}
+        # The last turn first: if it does not fit, a thousand turns need not be rendered. Recorded turns in their order:
+        # an error names the first turn that the model cannot take.
+        for turn in range(prompt.turns) if prompt.recorded else reversed(range(prompt.turns)):
+            asked[turn] = model.encode(prompt.after([""] * turn))
+            _check_fits(prompt, turn, asked[turn], budget, model)
+        growth = 0 if prompt.recorded else int(_GROWTH * budget) + _SLACK
+        longest = max(longest, *(len(each) + turn * growth for turn, each in asked.items()))
         first[prompt.id] = asked[0]
         fields = [prompt.id, asked[0], list(prompt.stops)]
-        digest.update(json.dumps([*fields, *([list(prompt.follow_ups)] if prompt.follow_ups else [])]).encode())
+        later: list[Any] = [*prompt.follow_ups] or [asked[turn] for turn in range(1, prompt.turns)]
+        digest.update(json.dumps([*fields, *([later] if later else [])]).encode())
     return _Rendered(first, digest.hexdigest(), longest, Counter(getattr(model, "doubles", ())) - before)
+
+
+def _check_fits(prompt: Prompt, turn: int, ids: Sequence[int], budget: int, model: LoadedModel) -> None:
+    answers = 1 if prompt.recorded else 1 + turn
+    if model.context and len(ids) + answers * budget > model.context:
+        raise UsageError(
+            f"prompt {one_line(prompt.id, 80)} has {len(ids)} tokens and --max-new-tokens is {budget}"
+            f"{f' in {answers} turns' if answers > 1 else ''}, but {model.spec.name} takes "
+            f"{model.context} in all; lower --max-new-tokens or leave the prompt out"
+        )
 
 
 #: Most letters of an id, the key of every record; ids of chained prompts are long, and longer ones are mistakes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +19,10 @@ _SECOND = 1e-9  # seconds per nanosecond
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt to decode. ``repeat`` counts from 0, ``turn`` from 1. Temperature None uses the run's."""
+    """One prompt to decode. ``repeat`` counts from 0, ``turn`` from 1. Temperature None uses the run's.
+
+    ``prefix``: first ids whose KV is kept from the request before, the turn before of the same conversation.
+    """
 
     prompt_id: str
     repeat: int
@@ -27,6 +31,33 @@ class Request:
     turn: int = 1
     category: str = ""
     temperature: float | None = None
+    prefix: int = 0
+
+
+@dataclass(eq=False)
+class Conversation:
+    """Requests that are decoded one after the other in one slot.
+
+    Attributes:
+        waiting: those to come.
+        slot: the slot that keeps the KV of the last prompt; None before the first request.
+        hidden: with taps: the hidden states of the last prompt, which a draft head reads again.
+    """
+
+    waiting: deque[Request]
+    slot: int | None = None
+    hidden: Any = None
+
+    @classmethod
+    def split(cls, requests: Sequence[Request]) -> deque[Conversation]:
+        """Requests that keep a prefix stay with the request before them."""
+        found: deque[Conversation] = deque()
+        for request in requests:
+            if request.prefix:
+                found[-1].waiting.append(request)
+            else:
+                found.append(cls(deque([request])))
+        return found
 
 
 @dataclass(eq=False)
@@ -34,6 +65,7 @@ class ActiveRequest:
     """A request in a slot. Times in nanoseconds."""
 
     request: Request
+    conversation: Conversation
     decoder: CheckedDecoder
     slot: int
     output: Output
@@ -110,6 +142,7 @@ def answer_fields(label: str, request: Request, output: Output) -> dict[str, Any
         "turn": request.turn,
         "category": request.category,
         "prompt_tokens": len(request.ids),
+        "prefix_tokens": request.prefix,
         "output_ids": output.ids,
         "text": output.text(),
         "finish_reason": output.reason,

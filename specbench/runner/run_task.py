@@ -36,7 +36,7 @@ from specbench.runner.monitor import Monitor, monitoring
 from specbench.runner.order import Order
 from specbench.runner.prompts import Prepared
 from specbench.runner.session import Session, session_of
-from specbench.runner.setup.request_state import broken_off
+from specbench.runner.setup.request_state import broken_off, cut_conversations
 from specbench.runner.setup.threads import as_before
 
 
@@ -152,15 +152,20 @@ def _kept(
     """The valid records of a resumed folder.
 
     The state of a stateful row was lost with the process, and its figures would mix two cold starts, so it starts
-    again, unless it had failed."""
+    again, unless it had failed. So does a conversation whose turns keep the KV of earlier ones."""
     records = [record.untraced() for record in folder.records()]
+    again: dict[str, list[RequestRecord]] = {}
+    if resolved.plan.keep_prefix:
+        again = cut_conversations(records, {name: prompt.turns for name, prompt in prepared.prompts.items()}, failed)
+        for label, theirs in again.items():
+            progress.note(f"{label} was interrupted in a conversation; {len(theirs)} requests start again, in order")
     stateful = {method.label for method in resolved.methods if method.label not in failed and method.stateful}
-    again = broken_off(records, stateful, prepared.spec.requests)
-    for label, theirs in again.items():
+    lost = broken_off(records, stateful, prepared.spec.requests)
+    for label, theirs in lost.items():
         progress.note(
             f"{label} learns from earlier requests and was interrupted; it starts again, {len(theirs)} requests"
         )
-    gone = {record.request_id for theirs in again.values() for record in theirs}
+    gone = {record.request_id for theirs in (*again.values(), *lost.values()) for record in theirs}
     if gone:
         folder.restart(gone)
     return [record for record in records if record.request_id not in gone]

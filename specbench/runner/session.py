@@ -348,7 +348,7 @@ def session_of(
         sampling = Sampling(**resolved.sampling.model_dump())
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return Session(
+    session = Session(
         model,
         resolved.methods if methods is None else methods,
         sampling,
@@ -362,6 +362,13 @@ def session_of(
         metered=metered,
         calibration=Calibration.here(of),
     )
+    if plan.keep_prefix and session.engine.cache.recurrent is not None:
+        session.close()
+        raise UsageError(
+            f"cannot keep prefixes with {model.spec.name}: the states of its recurrent layers cannot go back to the "
+            "end of a prefix; remove --keep-prefix"
+        )
+    return session
 
 
 def open_gpu(device: torch.device) -> Nvml | None:

@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from specbench.common import Options as OptionsBase
-from specbench.common import Prompt, Turn, UsageError, option, read_bytes
-from specbench.evals import STYLE_HELP, Style, Unscored, build_dialogue, choose_style, read_rows
+from specbench.common import Prompt, Turn, UsageError, option
+from specbench.evals import (
+    STYLE_HELP,
+    Message,
+    OwnFileOptions,
+    Style,
+    Unscored,
+    build_dialogue,
+    choose_style,
+    read_rows,
+    with_hash,
+)
 
-_LARGEST = 1 << 30  # bytes: half a million long prompts
 _FORMS = ("prompt", "messages", "turns", "conversations")
 _USER = ("human", "user")  # names of the user in ShareGPT; any other speaker is a model
 
 
-class Options(OptionsBase):
+class Options(OwnFileOptions):
     """Options of the task."""
 
-    file: str = option("", help="the .jsonl file, set by --data-file; recorded without its folder")
-    sha256: str = option("", help="sha256 of the file; when set, another file is refused", pattern=r"^([0-9a-f]{64})?$")
     style: Style = option("auto", help=f"prompt style of chats: {STYLE_HELP}")
     history: Literal["own", "ar"] = option(
         "own",
         help="answers in the history of later turns: the method's own, or AR's, so that all methods get the same input",
     )
-
-
-class Message(BaseModel):
-    """A turn of a chat; the optional fields are those of tool calls and their results."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str | None = None
-    tool_calls: list[dict[str, Any]] | None = Field(None, min_length=1)
-    tool_call_id: str | None = None
-    name: str | None = None
-    reasoning_content: str | None = None
-
-    @property
-    def plain(self) -> bool:
-        """Whether it has nothing but a text."""
-        return self.role != "tool" and self.model_fields_set <= {"role", "content"}
 
 
 class ShareGptTurn(BaseModel):
@@ -136,12 +123,8 @@ class Task(Unscored):
         """``data_dir``: ignored; ``options.file`` names the file."""
         if not options.file:
             raise UsageError("task 'prompts' needs a file: --data-file my.jsonl")
-        path = Path(options.file)
-        digest = hashlib.sha256(read_bytes(path, "give a .jsonl file with --data-file", _LARGEST)).hexdigest()
-        if options.sha256 not in ("", digest):
-            raise UsageError(f"{path} has sha256 {digest}, not {options.sha256}; give that file or leave sha256 out")
-        self.options = options.model_copy(update={"sha256": digest})
-        self._rows = load(path)
+        self.options = with_hash(options)
+        self._rows = load(Path(options.file))
 
     def prompts(self, chat: bool) -> list[Prompt]:
         """All prompts in file order."""
@@ -170,7 +153,7 @@ class Task(Unscored):
             )
         assert row.messages is not None
         before = [{"role": "system", "content": row.system}] if row.system is not None else []
-        messages = [*before, *(message.model_dump(exclude_unset=True) for message in row.messages)]
+        messages = [*before, *(message.written() for message in row.messages)]
         return Prompt(
             name,
             row.messages[-1].content or "",

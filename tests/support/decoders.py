@@ -244,6 +244,12 @@ class ToyEngine:
         assert self.prompts[slot] is not None, "freed twice"
         self.prompts[slot] = None
 
+    def rewind(self, slot: int, length: int) -> None:
+        kept = self.prompts[slot]
+        assert kept is not None
+        assert length <= len(kept)
+        self.prompts[slot] = kept[:length]
+
     def finite(self, slot: int) -> bool:
         return self.prompts[slot] is not None and not self.overflown
 
@@ -265,7 +271,7 @@ class ToyEngine:
         self, slot: int, ids: Sequence[int], tree: TokenTree | None = None, *, top_k: int = 0, taps: Any = ()
     ) -> StepResult:
         self._forward(len(ids) - 1 + (len(tree) if tree else 1))
-        self.prompts[slot], self.outputs[slot] = ids, []
+        self.prompts[slot], self.outputs[slot] = [*(self.prompts[slot] or ()), *ids], []
         tree = tree or TokenTree.chain([ids[-1]])
         assert tree.tokens[0] == ids[-1], "the root is the last token of the prompt"
         return self._verify(slot, tree, top_k)

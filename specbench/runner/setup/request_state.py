@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,20 @@ class States:
         """A record, with its place if its row has a state."""
         key = record.method, record.prompt_id, record.repeat, record.turn
         return record.model_copy(update={"place": self._places[key]}) if key in self._places else record
+
+
+def cut_conversations(
+    records: Iterable[RequestRecord], turns: Mapping[str, int], but: Container[str]
+) -> dict[str, list[RequestRecord]]:
+    """Label -> records of conversations without their last turns, whose KV is lost; ``turns`` by prompt id."""
+    conversations: dict[tuple[str, str, int], list[RequestRecord]] = {}
+    for record in records:
+        conversations.setdefault((record.method, record.prompt_id, record.repeat), []).append(record)
+    found: dict[str, list[RequestRecord]] = {}
+    for (label, prompt_id, _), theirs in conversations.items():
+        if label not in but and len(theirs) < turns[prompt_id]:
+            found.setdefault(label, []).extend(theirs)
+    return found
 
 
 def broken_off(

@@ -60,7 +60,7 @@ def training_prompts(names: Sequence[str], chat: bool, data_dir: Path | None = N
         made, who = _task(name, data_dir)
         with plugins.plugin_call(who):
             prompts = made.prompts(chat) if names_file(name) else made.training_prompts(chat)
-        if any(prompt.follow_ups for prompt in prompts):
+        if any(prompt.turns > 1 for prompt in prompts):
             raise UsageError(
                 f"cannot train on {name}: its conversations have several user turns to answer; give rows with "
                 "'messages' that hold the turns so far"
@@ -121,4 +121,5 @@ def _task(name: str, data_dir: Path | None) -> tuple[Any, str]:
 def _taker() -> str:
     """Return the name of the task that reads prompts from a user's file."""
     cards = registry.tasks().items()
-    return next(name for name, card in cards if card.info.get("data_file") and not card.info.get("data"))
+    files = {name: card.info for name, card in cards if card.info.get("data_file")}
+    return next(name for name, info in files.items() if not (info.get("data") or info.get("sample")))
