@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from specbench.results.engine_facts import EngineFacts as EngineFacts
     from specbench.results.engine_facts import Engines as Engines
     from specbench.results.engine_facts import ServedWeights as ServedWeights
+    from specbench.results.figures_schema import Acceptance as Acceptance
     from specbench.results.figures_schema import Accuracy as Accuracy
     from specbench.results.figures_schema import AccuracyDifference as AccuracyDifference
     from specbench.results.figures_schema import AtPosition as AtPosition
     from specbench.results.figures_schema import AtTurn as AtTurn
+    from specbench.results.figures_schema import Estimate as Estimate
     from specbench.results.figures_schema import Gpu as Gpu
     from specbench.results.figures_schema import JointInterval as JointInterval
     from specbench.results.figures_schema import Lossless as Lossless
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from specbench.results.request_schema import GpuTrace as GpuTrace
     from specbench.results.request_schema import RequestRecord as RequestRecord
     from specbench.results.request_schema import TokenTrace as TokenTrace
+    from specbench.results.request_schema import acceptance_histogram as acceptance_histogram
     from specbench.results.request_schema import request_key as request_key
     from specbench.results.run_file import REPEAT as REPEAT
     from specbench.results.run_file import RUN as RUN
