@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
+    from specbench.analysis.acceptance.definitions import ENGINES as ENGINES
+    from specbench.analysis.acceptance.definitions import Defined as Defined
+    from specbench.analysis.acceptance.definitions import define as define
     from specbench.analysis.baseline import OverEngine as OverEngine
     from specbench.analysis.baseline import over_engines as over_engines
     from specbench.analysis.baseline import step_time as step_time

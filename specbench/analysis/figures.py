@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from statistics import mean, median
 from typing import Any
 
-from specbench.analysis.acceptance import acceptance
+from specbench.analysis.acceptance.drafts import acceptance
 from specbench.results import PHASES, Gpu, MethodFigures, RequestRecord
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from specbench.report.render.frames import export_tables as export_tables
     from specbench.report.render.frames import frame_csv as frame_csv
     from specbench.report.render.terminal import render_terminal as render_terminal
+    from specbench.report.tables.acceptance import definitions_report as definitions_report
     from specbench.report.tables.brief import run_brief as run_brief
     from specbench.report.tables.comparison import comparison_report as comparison_report
     from specbench.report.tables.comparison import comparison_row as comparison_row

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specbench.analysis import GRADES
 from specbench.report.document import DASH, NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words
 from specbench.report.tables import cell
+from specbench.report.tables.acceptance import acceptance_table
 from specbench.report.tables.cell import name as named
 from specbench.report.tables.columns import (
     E2E,
@@ -43,6 +44,8 @@ def part_blocks(run: Any, rows: Sequence[MethodSummary]) -> Iterator[Block]:
     if any(row.session for row in rows):
         yield session_table(run, rows)
     yield from text_tables(run)
+    if any(row.acceptance for row in every):
+        yield acceptance_table(run)
     yield from _branches(run)
     graded = {row.method: row.lossless for row in every if row.lossless and row.lossless.rates}
     if any(lossless.verdict != "exact" for lossless in graded.values()):

@@ -49,11 +49,9 @@ def acceptance(records: Sequence[RequestRecord]) -> Acceptance | None:
         (ones, ones), ([step for step, _ in steps], [token for _, token in steps]), seed=_SEED, draws=_DRAWS,
         clusters=[record.prompt_id for record, found in counted if found],
     )  # fmt: skip
-    ends = ratio.interval
+    ends = {"low": max(1.0, ratio.interval.low), "high": ratio.interval.high} if ratio.interval else {}
     return Acceptance(
-        length=Estimate(
-            value=1 + accepted / drafts, low=ends.low if ends else None, high=ends.high if ends else None
-        ),
+        length=Estimate(value=1 + accepted / drafts, **ends),
         length_without_bonus=accepted / drafts,
         rate=accepted / tokens if tokens else None,
         drafts=drafts,
