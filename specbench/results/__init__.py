@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from specbench.results.figures_schema import Lossless as Lossless
     from specbench.results.figures_schema import Memory as Memory
     from specbench.results.figures_schema import OverBase as OverBase
+    from specbench.results.figures_schema import Part as Part
     from specbench.results.figures_schema import PerPromptFigures as PerPromptFigures
     from specbench.results.figures_schema import PromptsNeeded as PromptsNeeded
     from specbench.results.figures_schema import Rate as Rate

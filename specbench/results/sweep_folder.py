@@ -43,6 +43,7 @@ class _Head(Record):
     held_out: list[str]
     search: str
     until_interval: float | None
+    acceptance: bool = False
     times: dict[str, StoredTimes] = Field(default_factory=dict)
 
 

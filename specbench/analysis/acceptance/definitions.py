@@ -15,7 +15,7 @@ from specbench.analysis.acceptance.drafts import accepted_drafts
 from specbench.analysis.figures import quotient
 from specbench.results import RequestRecord
 
-Value: TypeAlias = float | None | Sequence[float] | Mapping[int, float]
+Value: TypeAlias = float | Sequence[float] | Mapping[int, float] | None
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ def _vllm(row: _Row) -> list[Defined]:
         Defined("num_draft_tokens", row.draft_tokens, "draft tokens of these"),
         Defined("num_accepted_tokens", row.accepted, "accepted ones, also after a stop; no bonus tokens"),
         Defined(
-            "mean_acceptance_length", 1 + row.accepted / row.drafts, "1 + num_accepted_tokens / num_drafts, all requests"
+            "mean_acceptance_length",
+            1 + row.accepted / row.drafts,
+            "1 + num_accepted_tokens / num_drafts, all requests",
         ),
         Defined(
             "draft_acceptance_rate", quotient(row.accepted, row.draft_tokens), "num_accepted_tokens / num_draft_tokens"
@@ -177,7 +179,9 @@ def _speed_bench(row: _Row) -> list[Defined]:
             "tokens per chunk of a turn, the prefill's included; mean over turns",
         ),
         Defined("Acceptance_Length_Histogram", dict(sorted(counts.items())), "chunks by tokens, all turns"),
-        Defined("Conditional_Acceptance_Rate", conditional, "chunks of at least k tokens / of at least the length before"),
+        Defined(
+            "Conditional_Acceptance_Rate", conditional, "chunks of at least k tokens / of at least the length before"
+        ),
         Defined("Joint_Acceptance_Rate", joint, "chunks of at least k tokens / chunks"),
     ]
 
@@ -186,7 +190,9 @@ def _eagle(row: _Row) -> list[Defined]:
     steps = row.forwards
     return [
         Defined(
-            "new_token", steps + row.accepted, "accepted draft tokens + 1 per step, not cut at the stop; no prefill token"
+            "new_token",
+            steps + row.accepted,
+            "accepted draft tokens + 1 per step, not cut at the stop; no prefill token",
         ),
         Defined("steps", steps, "idx + 1: forwards with a tree"),
         Defined("average acceptance length", quotient(steps + row.accepted, steps), "new_token / steps, all questions"),

@@ -144,6 +144,9 @@ def show_trainings(path: Path, as_json: bool, write: bool = False) -> None:
 
 def show_sweep(read: Any, as_json: bool, write: bool = False, verbose: bool = False) -> None:
     """Print a sweep; ``write`` also writes the CSV and the pictures into its folder."""
+    if read.head["acceptance"]:
+        _show_acceptance(read, as_json, write)
+        return
     from specbench.report import render_terminal, sweep_report
 
     run = next(iter(read.runs.values())).run
@@ -164,6 +167,30 @@ def show_sweep(read: Any, as_json: bool, write: bool = False, verbose: bool = Fa
     if not read.finished:
         console.print("This sweep is not complete; repeat its command to go on.", style="dim")
     console.print(f"\nsweep: {read.path}", soft_wrap=True)
+
+
+def _show_acceptance(read: Any, as_json: bool, write: bool) -> None:
+    """Print a sweep over the draft length; ``write`` also writes its curves, as JSON, CSV and a picture."""
+    from specbench.analysis import ACCEPTANCE
+    from specbench.report import curves_frame, curves_table, frame_csv, render_terminal, save_acceptance, sweep_title
+    from specbench.sweeps import acceptance_curves
+
+    curves, title = acceptance_curves(read), sweep_title(next(iter(read.runs.values())).run)
+    if write:
+        from specbench.common import write_text_atomic
+
+        curves.write(read.path / ACCEPTANCE)
+        write_text_atomic(read.path / "acceptance.csv", frame_csv(curves_frame(curves)))
+        save_acceptance(curves, read.path, title.caption)
+    if as_json:
+        output.emit_json({"folder": str(read.path), "acceptance": curves.model_dump(mode="json")})
+        return
+    console = output.stdout()
+    console.print()
+    console.print(render_terminal([title.over_tables(), curves_table(curves)]))
+    if not read.finished:
+        console.print("This sweep is not complete; repeat its command to go on.", style="dim")
+    console.print(f"\nsweep: {read.path} ({ACCEPTANCE} is a baseline for specbench compare)", soft_wrap=True)
 
 
 def write_cells(read: Any) -> None:

@@ -60,7 +60,9 @@ def _figures(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
     kept = {row.method: run.tallies[row.method].accepted_lengths for row in shown if not row.baseline}
     if kept := {method: counts for method, counts in kept.items() if counts.total()}:
         yield _accepted(run, kept)
-    if drafted := {row.method: row.acceptance.positions for row in shown if row.acceptance and row.acceptance.positions}:
+    if drafted := {
+        row.method: row.acceptance.positions for row in shown if row.acceptance and row.acceptance.positions
+    }:
         yield _acceptance(run, drafted)
     scored = [row for row in shown if row.accuracy and row.decode_tok_s and not row.simulated]
     if len(scored) > 1:
