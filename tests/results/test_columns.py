@@ -72,8 +72,8 @@ def test_a_field_that_makes_no_column_has_to_say_so() -> None:
         (
             MethodSummary, METHOD,
             {
-                "acceptance", "options", "phases", "measures", "gpu", "again", "over_base", "metrics", "groups", "text", "memory",
-                "positions", "drafted_as", "branches", "session", "other", "fault",
+                "acceptance", "options", "phases", "measures", "gpu", "again", "over_base", "metrics", "groups", "text",
+                "memory", "positions", "drafted_as", "branches", "session", "other", "fault",
             },
         ),
     ],

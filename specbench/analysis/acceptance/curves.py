@@ -119,8 +119,8 @@ def _read(file: Path) -> AcceptanceCurves:
     return validate(AcceptanceCurves, content, file, _TODO)
 
 
-#: A figure of a position is judged only where more than this many drafts had to change: a tie of two logits that falls
-#: otherwise on another processor moves one draft.
+#: Fewest drafts that a position must lose to fail: a tie of two logits that falls otherwise on another processor moves
+#: one draft.
 _FLIPS = 3
 
 
@@ -163,7 +163,7 @@ def _compared(row: AcceptanceRow, its: AcceptanceRow, least: float) -> dict[str,
     failed += [
         f"acceptance at position {at}"
         for at, (share, its_share) in positions.items()
-        if its_share < least * share and (1 - least) * share * mine.drafts >= _FLIPS
+        if its_share < least * share and (share - its_share) * mine.drafts >= _FLIPS - 1e-6
     ]
     return {
         "row": row.row,

@@ -76,12 +76,12 @@ def report(
 def _define(runs: list[Path], engine: str, as_json: bool) -> None:
     """Print the acceptance of runs as another tool defines it."""
     from specbench.analysis import ENGINES, define, read_run
-    from specbench.report import definitions_report, render_terminal
+    from specbench.report import definitions_report, gather, render_terminal
 
     if engine not in ENGINES:
         raise unknown_name("tool", engine, ENGINES, "for --definitions")
-    for path in runs:
-        read = read_run(path)
+    for run in gather(runs).runs:
+        path, read = run.path, read_run(run.path)
         labels = [spec.label for spec in read.config.methods]
         rows = {label: define([r for r in read.records if r.method == label], engine) for label in labels}
         if as_json:

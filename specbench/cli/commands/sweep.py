@@ -37,6 +37,8 @@ def sweep(
     if tune:
         _tune(plan, as_json, dry)
         return
+    if plan.train is not None and plan.acceptance is not None:
+        raise UsageError("--acceptance cannot be used with --train; sweep a trained head with --head FOLDER")
     if plan.train is None and plan.only_trained:
         raise UsageError(f"{plan.only_trained[0]} needs --train METHOD; add it, or leave {plan.only_trained[0]} out")
     if dry:
@@ -64,7 +66,7 @@ def sweep(
 
 #: Options of a sweep that tuning sets itself.
 _NOT_TUNED = (
-    "search", "until_ci", "profile", "executor", "workers", "yes", "simulate",
+    "acceptance", "search", "until_ci", "profile", "executor", "workers", "yes", "simulate",
 )  # fmt: skip
 
 

@@ -129,9 +129,9 @@ def _acceptance(run: Run, drafted: dict[str, dict[int, float]]) -> Figure:
     last = min(cards.POSITIONS, max(max(found) for found in drafted.values()))
     source = Source(
         [run.id],
-        "Share of the drafts whose token at this position was accepted; a position of a tree is a depth. All drafts of "
-        f"a method count, also shorter ones. Up to position {last}; their sum over all positions is the accepted length "
-        "without the bonus token.",
+        "Share of the drafts whose token at this position was accepted; a position of a tree is a depth. All drafts "
+        f"count, also shorter ones. Up to position {last}; the sum over all positions is the accepted length without "
+        "the bonus token.",
     )
     columns = [METHOD, *(Column(f"acceptance_at_{at}", str(at)) for at in range(1, last + 1))]
     body = [
