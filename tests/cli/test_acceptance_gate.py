@@ -87,7 +87,7 @@ def fewer(row: dict[str, Any]) -> None:
 
 
 def at_first(row: dict[str, Any]) -> None:
-    row["acceptance"]["positions"]["1"] *= 0.7
+    row["acceptance"]["positions"]["1"] *= 0.3
 
 
 @pytest.mark.parametrize(
@@ -139,19 +139,8 @@ def test_a_head_with_one_tensor_perturbed_fails_the_gate(cli: Any, tmp_path: Pat
     chosen = torch.rand(weight.shape, generator=generator) < 0.01
     weight[chosen] = weight.mean() + noise[chosen] * weight.std()
     save_file({**held[file], "lm_head.weight": weight.to(held[file]["lm_head.weight"].dtype)}, file)
-    asked = (
-        "sweep",
-        "--acceptance",
-        "4",
-        "--method",
-        "eagle3",
-        "--task",
-        "gsm8k",
-        "--limit",
-        6,
-        "--max-new-tokens",
-        32,
-    )
+    task = ("--task", "gsm8k", "--limit", 6, "--max-new-tokens", 32)
+    asked = ("sweep", "--acceptance", "4", "--method", "eagle3", *task)
     sound = cli.made(tmp_path / "sound", *asked)
     perturbed = cli.made(tmp_path / "perturbed", *asked, "--head", worse)
     result = cli("compare", sound, perturbed, "--fail-under-acceptance", 0.98, "--json")

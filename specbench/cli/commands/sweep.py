@@ -146,7 +146,7 @@ def show_trainings(path: Path, as_json: bool, write: bool = False) -> None:
 
 def show_sweep(read: Any, as_json: bool, write: bool = False, verbose: bool = False) -> None:
     """Print a sweep; ``write`` also writes the CSV and the pictures into its folder."""
-    if read.head["acceptance"]:
+    if read.head.get("acceptance"):
         _show_acceptance(read, as_json, write)
         return
     from specbench.report import render_terminal, sweep_report

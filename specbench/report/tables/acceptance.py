@@ -31,7 +31,8 @@ def acceptance_table(run: Any) -> Table:
             figure("acceptance_draft_tokens", "draft tokens", None, of="draft_tokens"),
             figure("acceptance_accepted_tokens", "accepted tokens", None, of="accepted_tokens")),
         words("positions", "% at 1, 2, …", _positions, only="terminal"),
-        words("histogram", "histogram", _histogram, only="terminal"),
+        words("histogram", "histogram", _histogram, only="terminal",
+              note="histogram: drafts by accepted tokens, from 0."),
     ]  # fmt: skip
     body = [
         Row([Cell(row.method, line=named(row)), *cells_of(columns, row.acceptance)], run.id, row.method)
@@ -41,8 +42,7 @@ def acceptance_table(run: Any) -> Table:
     formula = (
         "Over the target forwards that verified a draft. accepted length: accepted draft tokens per draft, plus 1 for "
         "the bonus token; no bonus: without it. draft acceptance: accepted draft tokens divided by draft tokens; in a "
-        "tree all nodes are draft tokens. Tokens accepted after a stop or beyond the budget count. "
-        "histogram: drafts by accepted tokens, from 0."
+        "tree all nodes are draft tokens. Tokens accepted after a stop or beyond the budget count."
     )
     return Table(
         "acceptance", "Acceptance of drafts", [METHOD, *columns], body, Source([run.id], formula), short="drafts"
@@ -92,7 +92,7 @@ def _value(value: Any) -> str:
     return str(value) if isinstance(value, int) else cell.number(value, 3)
 
 
-def curves_table(curves: AcceptanceCurves) -> Table:
+def curves_table(curves: AcceptanceCurves, name: str = "") -> Table:
     """Accepted length: a line per draft length, a column per method."""
     labels = list(dict.fromkeys(_curve(row) for row in curves.rows))
     found = {(_curve(row), row.draft_length): row.acceptance for row in curves.rows}
@@ -106,7 +106,9 @@ def curves_table(curves: AcceptanceCurves) -> Table:
         "Accepted length by draft length k: accepted draft tokens per draft of at most k tokens, plus 1 for the bonus "
         "token, with its 95% interval over prompts. Greedy, so the same command gives the same figures."
     )
-    return Table("acceptance curve", "Accepted length over draft length", columns, body, Source([], formula))
+    return Table(
+        f"acceptance curve {name}", "Accepted length over draft length", columns, body, Source([name], formula)
+    )
 
 
 def _curve(row: AcceptanceRow) -> str:
