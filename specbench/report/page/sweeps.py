@@ -16,7 +16,6 @@ from specbench.report.tables.acceptance import curves_table
 from specbench.report.tables.run_title import sweep_title
 from specbench.report.tables.step_cost import profile_title, sentences, step_times
 from specbench.report.tables.sweep import SWEPT, sweep_blocks
-
 from specbench.sweeps import acceptance_curves
 
 if TYPE_CHECKING:
