@@ -75,7 +75,7 @@ def test_a_row_without_drafts_has_no_acceptance(traced: Path) -> None:
     assert define(records_of(traced, "ar"), "vllm") is None
 
 
-def test_what_was_accepted_after_the_budget_counts(traced: Path) -> None:
+def test_tokens_accepted_beyond_the_budget_count(traced: Path) -> None:
     cut = [line for method in METHODS for line in lines_of(traced, method) if line["overshoot_tokens"]]
     assert cut
     for line in cut:

@@ -126,7 +126,7 @@ def test_runs_are_judged_by_their_summaries(cli: Any, prompts: Any, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_head_with_one_tensor_perturbed_fails_the_gate(cli: Any, tmp_path: Path) -> None:
+def test_a_head_with_a_perturbed_tensor_fails(cli: Any, tmp_path: Path) -> None:
     """The shipped EAGLE-3 head, 1% of whose output weights are replaced by random ones of the same spread."""
     head = Path(registry.method("eagle3").folder) / "heads" / "smollm2-135m"
     worse = tmp_path / "worse"
@@ -139,7 +139,7 @@ def test_a_head_with_one_tensor_perturbed_fails_the_gate(cli: Any, tmp_path: Pat
     chosen = torch.rand(weight.shape, generator=generator) < 0.01
     weight[chosen] = weight.mean() + noise[chosen] * weight.std()
     save_file({**held[file], "lm_head.weight": weight.to(held[file]["lm_head.weight"].dtype)}, file)
-    task = ("--task", "gsm8k", "--limit", 6, "--max-new-tokens", 32)
+    task = ("--task", "humaneval", "--limit", 6, "--max-new-tokens", 32)
     asked = ("sweep", "--acceptance", "4", "--method", "eagle3", *task)
     sound = cli.made(tmp_path / "sound", *asked)
     perturbed = cli.made(tmp_path / "perturbed", *asked, "--head", worse)
@@ -190,7 +190,7 @@ def test_what_acceptance_has_no_use_for_is_refused(
     assert named in cli.refused(2, *kept, *more, *prompts, "--out", tmp_path)
 
 
-def test_every_declared_draft_length_is_kept_by_its_method() -> None:
+def test_methods_keep_their_declared_draft_length() -> None:
     """The options of each method's table exist, and its trees have at most k tokens on a path of chains."""
     for card in registry.methods().values():
         rule = card.info.get("draft_length", {})
@@ -201,7 +201,7 @@ def test_every_declared_draft_length_is_kept_by_its_method() -> None:
                 assert card.load().Decoder.max_rows(made) == k + 1, card.name
 
 
-def test_the_workflow_in_the_guide_is_yaml_with_the_gate() -> None:
+def test_the_workflow_in_the_guide_has_the_gate() -> None:
     blocks = [part.partition("```")[0] for part in CI.read_text().split('```yaml title=".github/workflows/')[1:]]
     found = {block.partition('"')[0]: yaml.safe_load(block.partition("\n")[2]) for block in blocks}
     steps = found["acceptance.yml"]["jobs"]["acceptance"]["steps"]
