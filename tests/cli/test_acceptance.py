@@ -196,3 +196,17 @@ def test_other_tools_definitions_follow_from_the_raw_lines(traced: Path) -> None
     taken = [kept for _, kept in drafted(lines)]
     for depth, share in enumerate(eagle["alpha"], 1):
         assert share == pytest.approx(sum(k >= depth for k in taken) / sum(k >= depth - 1 for k in taken))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "llama.cpp", "speed-bench", "eagle"])
+def test_report_prints_every_tools_definitions(cli: Any, traced: Path, engine: str) -> None:
+    rows = json.loads(cli.ok("report", traced, "--definitions", engine, "--json").out)["rows"]
+    assert rows["ar"] is None
+    assert list(rows["pld"]) == [*defined(records_of(traced, "pld"), engine)]
+    shown = cli.ok("report", traced, "--definitions", engine, columns=140).out
+    assert all(name in shown for name in rows["pld"])
+
+
+def test_definitions_of_unknown_tools_are_refused(cli: Any, traced: Path) -> None:
+    assert "vllm" in cli.refused(2, "report", traced, "--definitions", "vlm")
+    assert "--to" in cli.refused(2, "report", traced, "--definitions", "vllm", "--to", "csv")
