@@ -26,10 +26,10 @@ LAPTOP = ["analysis", "common", "decoding", "evals", "hardware", "planning", "re
 
 #: Lines of each room. What adds a capability may raise a budget, and says why in its commit.
 BUDGETS = {
-    "analysis": 4650,
+    "analysis": 5100,  # acceptance, and the definitions of six tools
     "backends": 2450,
-    "cli": 3150,
-    "common": 3050,
+    "cli": 3240,
+    "common": 3055,
     "decoding": 1950,
     "engine": 10850,  # attention with sinks, caps and chunks; recurrent layers
     "evals": 5150,
@@ -39,10 +39,10 @@ BUDGETS = {
     "planning": 1600,
     "profiling": 1150,  # counted experts
     "quality": 850,
-    "report": 9250,
-    "results": 2750,
+    "report": 9520,
+    "results": 2800,
     "runner": 4500,
-    "sweeps": 2550,
+    "sweeps": 2680,  # curves over the draft length
     "training": 6375,
 }
 

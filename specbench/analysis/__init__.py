@@ -5,6 +5,16 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
+    from specbench.analysis.acceptance.curves import ACCEPTANCE as ACCEPTANCE
+    from specbench.analysis.acceptance.curves import AcceptanceCurves as AcceptanceCurves
+    from specbench.analysis.acceptance.curves import AcceptanceRow as AcceptanceRow
+    from specbench.analysis.acceptance.curves import compare_acceptance as compare_acceptance
+    from specbench.analysis.acceptance.curves import curve_row as curve_row
+    from specbench.analysis.acceptance.curves import curves_of as curves_of
+    from specbench.analysis.acceptance.curves import read_curves as read_curves
+    from specbench.analysis.acceptance.definitions import ENGINES as ENGINES
+    from specbench.analysis.acceptance.definitions import Defined as Defined
+    from specbench.analysis.acceptance.definitions import define as define
     from specbench.analysis.baseline import OverEngine as OverEngine
     from specbench.analysis.baseline import over_engines as over_engines
     from specbench.analysis.baseline import step_time as step_time
@@ -16,7 +26,6 @@ if TYPE_CHECKING:
     from specbench.analysis.blocks import timing_units as timing_units
     from specbench.analysis.comparison import compare as compare
     from specbench.analysis.comparison import disturbed_runs as disturbed_runs
-    from specbench.analysis.comparison import fewer_tokens as fewer_tokens
     from specbench.analysis.comparison import read_sides as read_sides
     from specbench.analysis.comparison import regressions as regressions
     from specbench.analysis.engine_words import engine_line as engine_line

@@ -330,20 +330,6 @@ def disturbed_runs(found: Mapping[str, Any]) -> str:
     return f"{' and '.join(runs)} {'were' if len(runs) > 1 else 'was'} disturbed" if runs else ""
 
 
-def fewer_tokens(found: Mapping[str, Any], threshold: float) -> list[dict[str, Any]]:
-    """The rows whose tokens per forward are below ``threshold`` times those of A.
-
-    At temperature 0 no machine and no noise changes them, so there is no interval. Raises UsageError for sampled runs
-    and where no row has tokens per forward.
-    """
-    if found["task"]["temperature"] > 0:
-        raise UsageError("cannot judge --tpf: these runs were sampled; repeat both with --temperature 0")
-    judged = [row for row in found["rows"] if all(row["tokens_per_forward"])]
-    if not judged:
-        raise UsageError("cannot judge --tpf: no compared row has tokens per forward; leave --tpf out")
-    return [row for row in judged if row["tokens_per_forward"][1] < threshold * row["tokens_per_forward"][0]]
-
-
 def regressions(found: Mapping[str, Any], threshold: float, over_ar: bool = False) -> list[dict[str, Any]]:
     """The rows that are proven to be slower than ``threshold`` (0.97: at most 3 % slower): their whole interval lies
     below it.
@@ -366,6 +352,7 @@ def regressions(found: Mapping[str, Any], threshold: float, over_ar: bool = Fals
     apart = [row for row in judged if folders[row["run"]] != found["runs"][0]["folder"]]
     if not over_ar and any(row[name]["verdict"].startswith(UNSURE) for row in apart):
         raise Undecided(
-            f"cannot judge --fail-under: {disturbed_runs(found)}; repeat on a quiet machine, or add --over-ar or --tpf"
+            f"cannot judge --fail-under: {disturbed_runs(found)}; repeat on a quiet machine, add --over-ar, or use "
+            "--fail-under-acceptance"
         )
     return [row for row in judged if row[name]["high"] < threshold]

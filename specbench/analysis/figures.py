@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from statistics import mean, median
 from typing import Any
 
+from specbench.analysis.acceptance.drafts import acceptance
 from specbench.results import PHASES, Gpu, MethodFigures, RequestRecord
 
 
@@ -31,6 +32,7 @@ def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) ->
         tokens_per_forward_with_prefill=quotient(tokens, forwards + len(records)) if _counted(records) else None,
         e2e_tok_s=quotient(tokens, decode_s + prefill_s),
         step_s=quotient(decode_s, forwards),
+        acceptance=acceptance(records),
         rows_per_step=quotient(sum(r.tree_rows for r in records) or None, forwards),
         tpot_median_s=median(waits) if waits else None,
         peak_memory_bytes=max((r.peak_memory_bytes for r in records if r.peak_memory_bytes is not None), default=None),

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 from specbench.backends import protocol
 from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, EngineOptions, Mode, Question
 from specbench.common import EngineFault, SpecbenchError, option
-from specbench.results import EngineFacts, ServedWeights
+from specbench.results import EngineFacts, ServedWeights, acceptance_histogram
 
 _MEASURES = {"matches_per_step": "matches per forward with candidates, as update_candidate_strategy gets them"}
 
@@ -55,7 +55,7 @@ class _Steps:
     at_ns: list[int] = field(default_factory=list)
     ids: list[list[int]] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
-    matched: int = 0
+    matched: list[int] = field(default_factory=list)
 
     def put(self, value: Any) -> None:
         """Take the prompt at the first call, then the tokens of each forward; part of the streamer interface."""
@@ -119,9 +119,14 @@ class Backend(protocol.Backend):
         Handling tokens in between would take time from the engine, which runs in the same process.
         """
         steps = self._generate(question)
-        with_draft = sum(1 for drafted in steps.drafted if drafted)
-        own = {"matches_per_step": steps.matched / with_draft} if with_draft else {}
-        self._counters = EngineCounters(draft_tokens=sum(steps.drafted), accepted_tokens=steps.matched, own=own)
+        accepted = [found for drafted, found in zip(steps.drafted, steps.matched, strict=False) if drafted]
+        own = {"matches_per_step": sum(accepted) / len(accepted)} if accepted else {}
+        self._counters = EngineCounters(
+            draft_tokens=sum(steps.drafted),
+            accepted_tokens=sum(accepted),
+            histogram=acceptance_histogram(accepted),
+            own=own,
+        )
         for at_ns, ids in zip(steps.at_ns[1:], steps.ids[1:], strict=True):  # the first put is the prompt
             yield Arrival(at_ns, ids)
 
@@ -222,7 +227,7 @@ def _counted(model: Any, steps: _Steps) -> Iterator[None]:
             return found
 
         def learnt(ids: Any, scores: Any, matches: Any) -> Any:
-            steps.matched += int(matches)
+            steps.matched.append(int(matches))
             return learn(ids, scores, matches)
 
         generator.get_candidates, generator.update_candidate_strategy = proposed, learnt

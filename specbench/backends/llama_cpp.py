@@ -21,7 +21,7 @@ from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, EngineOp
 from specbench.backends.streaming import Lost, Server
 from specbench.backends.weights import weights_of
 from specbench.common import Child, EngineFault, one_line
-from specbench.results import EngineFacts, ServedWeights
+from specbench.results import EngineFacts, ServedWeights, acceptance_histogram
 
 _POLL_S = 0.002
 _IDLE_S = 60.0  # limit for the step that is running when a request is given up
@@ -119,14 +119,15 @@ class Backend(protocol.Backend):
     def counters(self) -> EngineCounters:
         if self._steps is None:
             return EngineCounters()
-        timings, verified = self._steps.timings, self._steps.verified
+        timings, verified = self._steps.timings, len(self._steps.accepted)
         own = {key: float(timings[key]) for key in TIMES if isinstance(timings.get(key), (int, float))}
         if self.mode == PLAIN:
             return EngineCounters(own=own)
         drafted, accepted = (timings.get(key, 0) for key in DRAFTED)
         if verified:
             own |= {"mean_len": 1 + accepted / verified, "draft_acceptance": accepted / drafted}
-        return EngineCounters(draft_tokens=drafted, accepted_tokens=accepted, own=own)
+        histogram = acceptance_histogram(self._steps.accepted)
+        return EngineCounters(draft_tokens=drafted, accepted_tokens=accepted, histogram=histogram, own=own)
 
     def processes(self) -> Sequence[int]:
         return () if self._child is None or not self._child.running else (self._child.pid,)

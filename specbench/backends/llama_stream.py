@@ -25,13 +25,14 @@ class Steps:
 
     Attributes:
         sent: tokens so far.
-        verified: steps so far that had a draft.
+        accepted: accepted draft tokens of each step so far that had a draft.
         timings: the server's timings of the last event.
         finished: whether the server has reported the end of the answer.
     """
 
     def __init__(self, question: Question, *, drafts: bool) -> None:
-        self.sent = self.verified = 0
+        self.sent = 0
+        self.accepted: list[int] = []
         self.timings: Mapping[str, Any] = {}
         self.finished = False
         self._question = question
@@ -71,7 +72,7 @@ class Steps:
         if begins and self._drafts:
             drafted, accepted = (_count(self.timings, key) - _count(before, key) for key in DRAFTED)
             self._expected = 1 + accepted
-            self.verified += drafted > 0
+            self.accepted += [accepted] if drafted else []
         self.sent += len(new)
         if self.sent > self._question.budget:
             raise EngineFault(f"it generated more than its budget of {self._question.budget} tokens")

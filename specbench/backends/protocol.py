@@ -114,6 +114,7 @@ class EngineCounters:
     Attributes:
         forwards: target forwards after the first arrival, including those without a draft, for everything that it sent.
             None if every arrival is a forward.
+        histogram: forwards that verified a draft, by number of accepted draft tokens, from 0 up.
         own: further figures under the engine's own names, see :attr:`Mode.measures`.
         finish: why a text answer ended, since its tokens cannot be counted here as the engine counts them.
     """
@@ -121,6 +122,7 @@ class EngineCounters:
     forwards: int | None = None
     draft_tokens: int | None = None
     accepted_tokens: int | None = None
+    histogram: Sequence[int] | None = None
     own: Mapping[str, float] = field(default_factory=dict)
     finish: Literal["stop", "length"] | None = None
 

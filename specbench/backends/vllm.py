@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,19 @@ class _Steps:
             own["mean_acceptance_length"] = 1 + counted["accepted_tokens"] / counted["drafts"]
         if "decode_steps" in counted and not given_up:
             own["forwards_by_counters"] = counted["decode_steps"]
-        return EngineCounters(draft_tokens=counted["draft_tokens"], accepted_tokens=counted["accepted_tokens"], own=own)
+        return EngineCounters(
+            draft_tokens=counted["draft_tokens"],
+            accepted_tokens=counted["accepted_tokens"],
+            histogram=_histogram(counted),
+            own=own,
+        )
+
+
+def _histogram(counted: Mapping[str, int]) -> list[int] | None:
+    """Drafts by accepted tokens, from vLLM's counter of each position; None if it has none."""
+    positions = list(takewhile(bool, (counted.get(f"accepted_at_{at}") for at in count(1))))
+    least = [counted["drafts"], *(each or 0 for each in positions), 0]
+    return [more - less for more, less in pairwise(least)] if "accepted_at_1" in counted else None
 
 
 def _shown(engine: Mapping[str, Any], outside: Mapping[str, str]) -> list[str]:

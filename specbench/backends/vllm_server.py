@@ -86,7 +86,7 @@ class VllmServer:
             return EngineCounters(forwards=steps)
         drafts, accepted = here["drafts"], here["accepted_tokens"]
         own = {"mean_acceptance_length": 1 + accepted / drafts} if drafts else {}
-        return EngineCounters(steps, int(here["draft_tokens"]), int(accepted), own)
+        return EngineCounters(steps, int(here["draft_tokens"]), int(accepted), own=own)
 
     def _settled(self) -> Mapping[str, float]:
         """Return the counters after all requests have ended."""

@@ -66,6 +66,9 @@ def counters(llm: Any) -> dict[str, int]:
         elif metric.name.startswith(_SPECULATION) and hasattr(metric, "value"):
             name = metric.name.removeprefix(_SPECULATION)
             found[name] = found.get(name, 0) + metric.value
+        elif metric.name == f"{_SPECULATION}accepted_tokens_per_pos":
+            for at, value in enumerate(metric.values, 1):
+                found[f"accepted_at_{at}"] = found.get(f"accepted_at_{at}", 0) + value
     return found
 
 

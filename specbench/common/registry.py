@@ -51,6 +51,7 @@ class _Method(BaseModel):
     measures: dict[str, str] = {}
     presets: dict[str, dict[str, Any]] = {}
     tune: dict[str, list[Any]] = {}
+    draft_length: dict[str, str | int] = {}
 
 
 class _Task(BaseModel):

@@ -257,7 +257,6 @@ class Plan(Concurrent, Waiting, Wordy):
         None, "--preset", help="A published protocol (task, prompt, token budget); see list presets."
     )
     repeats: int = flag(1, "--repeats", help="How often each method decodes each prompt.", ge=1, le=_MOST_REPEATS)
-<<<<<<< HEAD
     contexts: str | None = flag(
         None,
         "--contexts",
@@ -266,10 +265,9 @@ class Plan(Concurrent, Waiting, Wordy):
     )
     context_file: Path | None = flag(
         None, "--context-file", help="Text for --contexts.", shown="the task's other prompts", exists="file"
-=======
+    )
     keep_prefix: bool = flag(
         False, "--keep-prefix", help="Keep the KV of what a recorded conversation's turn shares with the one before."
->>>>>>> traces
     )
     again: bool = flag(False, "--again", help="Measure again even if --out has a finished run.", recorded=False)
     trace: bool = flag(False, "--trace", help="Time the phases of each step (slows steps down slightly).")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from specbench.report.answers.race_view import race_data as race_data
     from specbench.report.answers.round_tree import RoundTree as RoundTree
     from specbench.report.answers.states_grid import TrajectoryGrid as TrajectoryGrid
+    from specbench.report.charts.acceptance import save_acceptance as save_acceptance
     from specbench.report.charts.roofline import write_profile_charts as write_profile_charts
     from specbench.report.charts.round_chart import round_svg as round_svg
     from specbench.report.charts.states_chart import trajectory_svg as trajectory_svg
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from specbench.report.render.frames import export_tables as export_tables
     from specbench.report.render.frames import frame_csv as frame_csv
     from specbench.report.render.terminal import render_terminal as render_terminal
+    from specbench.report.tables.acceptance import curves_frame as curves_frame
+    from specbench.report.tables.acceptance import curves_table as curves_table
+    from specbench.report.tables.acceptance import definitions_report as definitions_report
+    from specbench.report.tables.acceptance import gate_report as gate_report
     from specbench.report.tables.brief import run_brief as run_brief
     from specbench.report.tables.comparison import comparison_report as comparison_report
     from specbench.report.tables.comparison import comparison_row as comparison_row

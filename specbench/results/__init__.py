@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from specbench.results.engine_facts import EngineFacts as EngineFacts
     from specbench.results.engine_facts import Engines as Engines
     from specbench.results.engine_facts import ServedWeights as ServedWeights
+    from specbench.results.figures_schema import Acceptance as Acceptance
     from specbench.results.figures_schema import Accuracy as Accuracy
     from specbench.results.figures_schema import AccuracyDifference as AccuracyDifference
     from specbench.results.figures_schema import AtContext as AtContext
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from specbench.results.figures_schema import Lossless as Lossless
     from specbench.results.figures_schema import Memory as Memory
     from specbench.results.figures_schema import OverBase as OverBase
+    from specbench.results.figures_schema import Part as Part
     from specbench.results.figures_schema import Percentiles as Percentiles
     from specbench.results.figures_schema import PerPromptFigures as PerPromptFigures
     from specbench.results.figures_schema import PromptsNeeded as PromptsNeeded
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from specbench.results.request_schema import GpuTrace as GpuTrace
     from specbench.results.request_schema import RequestRecord as RequestRecord
     from specbench.results.request_schema import TokenTrace as TokenTrace
+    from specbench.results.request_schema import acceptance_histogram as acceptance_histogram
     from specbench.results.request_schema import request_key as request_key
     from specbench.results.run_file import REPEAT as REPEAT
     from specbench.results.run_file import RUN as RUN

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.results.columns import FIGURE, NO_COLUMN, SPARSE
+from specbench.results.columns import FIGURE, NO_COLUMN, SPARSE, named_columns
 
 
 class Part(BaseModel):
@@ -75,6 +75,36 @@ class Speedup(Estimate):
     to_tell: PromptsNeeded | None = None
     among: JointInterval | None = Field(default=None, json_schema_extra=SPARSE)
     blocks: int | None = Field(default=None, json_schema_extra=SPARSE)
+
+
+class Acceptance(Part):
+    """How the target forwards of a row that verified a draft accepted it, over all its requests.
+
+    In a tree, ``draft_tokens`` counts its nodes and a position is a depth. What was accepted after a stop or beyond the
+    budget counts, as in vLLM: the target accepted it.
+    """
+
+    length: Estimate = Field(
+        description="accepted length: accepted draft tokens per draft plus 1 for the bonus token; vLLM's mean "
+        "acceptance length. Its interval is a bootstrap over prompts"
+    )
+    length_without_bonus: float
+    rate: float | None = Field(
+        default=None, description="draft acceptance rate: accepted draft tokens divided by draft tokens"
+    )
+    drafts: int = Field(description="target forwards after the prefill that verified a draft")
+    draft_tokens: int | None = None
+    accepted_tokens: int = Field(description="accepted draft tokens, without bonus tokens")
+    positions: dict[int, float] = Field(
+        default_factory=dict,
+        description="share of the drafts whose token at this position was accepted, from 1 to the last one accepted",
+        json_schema_extra=named_columns("acceptance_at"),
+    )
+    histogram: dict[int, int] = Field(
+        default_factory=dict,
+        description="number of drafts by accepted draft tokens, from 0",
+        json_schema_extra=named_columns("acceptance_histogram"),
+    )
 
 
 class Accuracy(Part):

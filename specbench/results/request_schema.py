@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
@@ -128,6 +129,17 @@ class RequestRecord(Record):
     tree_rows: Count = Field(description="tree rows that the target computed after prefill")
     target_forwards: Count = Field(description="target forwards after prefill; 0 if another engine does not count them")
     draft_forwards: Count
+    draft_tokens: Count | None = Field(
+        default=None,
+        description="draft tokens that the forwards after prefill verified: tree nodes without the root and without "
+        "rows that could not be accepted; None in older records, and if another engine does not count them",
+    )
+    acceptance_histogram: list[Count] | None = Field(
+        default=None,
+        description="forwards after prefill that verified a draft, by number of accepted draft tokens, from 0 up; what "
+        "was accepted after a stop or beyond the budget counts. None like draft_tokens",
+        json_schema_extra=NO_COLUMN,
+    )
     start_s: Figure = Field(description="start of the request in seconds, on the clock of its segment")
     segment: Count = Field(description="number of the segment: requests of one method without interruption")
     place: Count | None = Field(
@@ -184,18 +196,14 @@ class RequestRecord(Record):
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-<<<<<<< HEAD
-        """Leave out ``first_tokens``, ``place`` and ``gap_s`` at their defaults: older records keep their form."""
-=======
-        """Leave out some fields at their defaults, so that older records keep their form."""
->>>>>>> traces
+        """Leave out fields added later at their defaults, so that older records keep their form."""
         written: dict[str, Any] = write(self)
         if not self.prefix_tokens:
             written.pop("prefix_tokens", None)
         if self.first_tokens == 1:
             written.pop("first_tokens", None)
-        for name in ("place", "gap_s"):
-            if written.get(name) is None:
+        for name in ("place", "gap_s", "draft_tokens", "acceptance_histogram"):
+            if getattr(self, name) is None:
                 written.pop(name, None)
         return written
 
@@ -260,6 +268,11 @@ class RequestRecord(Record):
             return self
         tokens = self.tokens.model_copy(update={"drafts": None, "pieces": None})
         return self.model_copy(update={"tokens": tokens})
+
+
+def acceptance_histogram(accepted: Sequence[int]) -> list[int]:
+    """Number of drafts by accepted draft tokens, from 0 up, of drafts with these accepted tokens."""
+    return [accepted.count(kept) for kept in range(max(accepted, default=-1) + 1)]
 
 
 def request_key(method: str, prompt_id: str, repeat: int, turn: int = 1) -> str:

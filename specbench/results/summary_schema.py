@@ -12,6 +12,7 @@ from pydantic import AliasChoices, Field
 from specbench.results.columns import NO_COLUMN, SPARSE, named_columns
 from specbench.results.engine_facts import EngineFacts
 from specbench.results.figures_schema import (
+    Acceptance,
     Accuracy,
     AccuracyDifference,
     AtContext,
@@ -73,6 +74,11 @@ class MethodFigures(Counts):
     e2e_tok_s: float | None = Field(default=None, description="output tokens per second, prefill included")
     step_s: float | None = None
     rows_per_step: float | None = None
+    acceptance: Acceptance | None = Field(
+        default=None,
+        description="None without drafts, in older summaries, and if another engine does not count its drafts",
+        json_schema_extra=SPARSE,
+    )
     tpot_median_s: float | None = Field(
         default=None, description="seconds per output token after the first: median over requests"
     )

@@ -43,6 +43,7 @@ class _Head(Record):
     held_out: list[str]
     search: str
     until_interval: float | None
+    acceptance: bool = False
     times: dict[str, StoredTimes] = Field(default_factory=dict)
 
 
@@ -57,7 +58,7 @@ def read_head(path: Path) -> dict[str, Any]:
     in_64_bits(content, file, todo)
     schema_version(content, file, SWEEP_SCHEMA, todo)
     head = validate(_Head, content, file, todo).model_dump(mode="json")
-    return head if head["times"] else {name: value for name, value in head.items() if name != "times"}
+    return {name: value for name, value in head.items() if value or name not in ("times", "acceptance")}
 
 
 def part_folder(path: Path, concurrency: int) -> Path:

@@ -12,7 +12,7 @@ from specbench.planning import Acceptance
 from specbench.results import GpuTrace, RequestRecord, request_key
 from specbench.runner.checked_decoder import CheckedDecoder
 from specbench.runner.stop import Output, StopRule
-from specbench.runner.trace import Verified, spread_branches, token_trace
+from specbench.runner.trace import Verified, acceptance, spread_branches, token_trace
 
 _SECOND = 1e-9  # seconds per nanosecond
 
@@ -114,6 +114,7 @@ def make_record(
         tree_rows=sum(step.rows for step in done.verified),
         target_forwards=len(done.accepted_lengths),
         draft_forwards=done.decoder.draft_forwards(),
+        **acceptance(done.verified),
         start_s=(done.started - origin) * _SECOND,
         segment=number,
         ttft_s=(done.first - done.started) * _SECOND,

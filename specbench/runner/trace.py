@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from specbench.decoding import Branch, TokenTree
-from specbench.results import BONUS, LETTERS, PREFILL, Draft, DraftedBranch, TokenTrace
+from specbench.results import BONUS, LETTERS, PREFILL, Draft, DraftedBranch, TokenTrace, acceptance_histogram
 from specbench.runner.stop import Decode, Output
 
 _HALF = "\ufffd"  # half a character decodes to this
 
 
 class Verified(NamedTuple):
-    """One step of one sequence; ``origins`` are of the accepted drafts without the root."""
+    """One step of one sequence; ``origins`` are of the accepted drafts without the root.
+
+    ``accept``: flag per row whether it may be accepted; None if all may.
+    """
 
     rows: int
+    accept: Sequence[bool] | None
     origins: Sequence[str]
     whole: tuple[TokenTree, Sequence[int]] | None
 
@@ -25,7 +29,14 @@ def verified(tree: TokenTree, path: Sequence[int], *, whole: bool) -> Verified:
     """The recorded part of a step with the accepted rows ``path``, root first."""
     words, accepted = tree.origins, path[1:]
     origins = [words] * len(accepted) if isinstance(words, str) else [words[row] for row in accepted]
-    return Verified(len(tree), origins, (tree, path) if whole else None)
+    return Verified(len(tree), tree.accept, origins, (tree, path) if whole else None)
+
+
+def acceptance(steps: Sequence[Verified]) -> dict[str, Any]:
+    """The record's ``draft_tokens`` and ``acceptance_histogram``."""
+    drafted = [(sum(step.accept) if step.accept else step.rows) - 1 for step in steps]
+    accepted = [len(step.origins) for step, nodes in zip(steps, drafted, strict=True) if nodes > 0]
+    return {"draft_tokens": sum(drafted), "acceptance_histogram": acceptance_histogram(accepted)}
 
 
 def token_trace(output: Output, accepts: Sequence[int], steps: Sequence[Verified]) -> TokenTrace:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from specbench.sweeps.sweep_plan import TunePlan as TunePlan
     from specbench.sweeps.table import ReadSweep as ReadSweep
     from specbench.sweeps.table import Sweep as Sweep
+    from specbench.sweeps.table import acceptance_curves as acceptance_curves
     from specbench.sweeps.table import read_sweep as read_sweep
     from specbench.sweeps.trained import ReadTrainings as ReadTrainings
     from specbench.sweeps.trained import hours_of as hours_of

@@ -67,7 +67,11 @@ class Silent:
 
 @dataclass(frozen=True)
 class Asked:
-    """The request; ``profile`` is used for predictions and copied into the sweep's folder."""
+    """The request.
+
+    ``profile`` is used for predictions and copied into the sweep's folder; ``acceptance``: the sweep is over the draft
+    length, for its accepted length.
+    """
 
     grid: Grid
     out: Path
@@ -76,6 +80,7 @@ class Asked:
     data_dir: Path | None = None
     score: bool = True
     profile: Profile | None = None
+    acceptance: bool = False
 
 
 def drive(sweep: Asked, executor: Executor, progress: Progress) -> Path:
@@ -308,6 +313,7 @@ def _write_head(path: Path, sweep: Asked, described: WorkerInfo, digest: str) ->
             "held_out": list(described.held_out),
             "search": sweep.kind,
             "until_interval": sweep.until,
+            **({"acceptance": True} if sweep.acceptance or before.get("acceptance") else {}),
             **({"times": {what: each.model_dump(mode="json") for what, each in times.items()}} if times else {}),
         },
     )

@@ -27,6 +27,11 @@ MOST = 10**5
 
 _DIGITS = 30  # most digits before or after the point of a range's ends
 
+#: Key of a cell's values in a sweep over the draft length.
+DRAFT_LENGTH = "draft_length"
+
+_LENGTHS = {"k": 0, "k+1": 1}  # values of a method's [draft_length]: tokens beyond the length
+
 _PRESET = "preset"  # sets several options at once
 
 
@@ -162,6 +167,70 @@ def expand(
         raise EnvironmentRefused(f"no configuration of the grid fits in memory; {why[smallest]}")
     baseline = make_method(BASELINE, BASELINE, raw[BASELINE])
     return Grid(baseline, tuple(cells), sequences, tuple(too_large))
+
+
+def expand_draft_lengths(
+    labels: Mapping[str, str],
+    settings: Settings,
+    lengths: Sequence[int],
+    asked: Settings,
+    refusal: Callable[[Method], str | None] = lambda method: None,
+) -> Grid:
+    """A configuration per method and draft length, from the methods' ``[draft_length]``; arguments as :func:`expand`.
+
+    The user's settings replace those of the method's table that do not depend on the length, such as ``tree``.
+    """
+    cells: list[Cell] = []
+    for label, name in labels.items():
+        if name == BASELINE:
+            continue
+        rule = registry.method(name).info.get("draft_length")
+        if not rule:
+            raise UsageError(
+                f"cannot sweep the draft length of {label}: no option of it sets one; leave it out of --method"
+            )
+        known = _options(name)
+        mine = {known.get(written.replace("-", "_"), written) for written in asked[label]}
+        for option in sorted(mine & {option for option, value in rule.items() if value in _LENGTHS}):
+            raise UsageError(f"{option} of {label} is set, and --acceptance sweeps it; leave it out of --set")
+        for length in lengths:
+            chosen = {
+                option: length + _LENGTHS[value] if value in _LENGTHS else value
+                for option, value in rule.items()
+                if value in _LENGTHS or option not in mine
+            }
+            fixed = {
+                written: value
+                for written, value in settings[label].items()
+                if known.get(written.replace("-", "_"), written) not in chosen
+            }
+            method = make_method(f"{label} {DRAFT_LENGTH}={length}", name, {**fixed, **chosen})
+            if method.stateful:
+                raise UsageError(f"{label} learns from earlier requests, and a sweep decodes in parts; leave it out")
+            if method.stops:
+                raise UsageError(
+                    f"{label} stops drafting by measured times, so its acceptance varies; set {label}.stop=false"
+                )
+            if refused := refusal(method):
+                raise EnvironmentRefused(f"{method.label} does not fit in memory; {refused}")
+            cells.append(Cell(method, {DRAFT_LENGTH: length}))
+    if not cells:
+        raise UsageError(f"nothing to sweep but {BASELINE}; name a --method that drafts")
+    return Grid(make_method(BASELINE, BASELINE, dict(settings.get(BASELINE, {}))), tuple(cells), (1,))
+
+
+def read_lengths(text: str) -> tuple[int, ...]:
+    """The draft lengths of ``--acceptance``: LOW:HIGH or a list."""
+    written = f"{text}:1" if text.count(":") == 1 else text
+    try:
+        lengths = tuple(map(int, _values("draft length", written)))
+    except (UsageError, ValueError):
+        lengths = ()
+    if not lengths or min(lengths) < 1 or len({*lengths}) < len(lengths):
+        raise UsageError(
+            f"--acceptance {text}: write draft lengths from 1, as in --acceptance 1:8 or --acceptance 1,2,4"
+        )
+    return lengths
 
 
 def _own(label: str, name: str, fixed: Mapping[str, Any], axes: Sequence[Axis]) -> dict[str, Axis]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 def run_sweep(plan: SweepPlan) -> Path:
     """Run a sweep to its end, continuing a stopped one with the same model, prompts, machine and software."""
+    plan = plan.settled()
     notes = notes_of(plan)
     say = printing_to(notes)
     asked = _asked(plan, say)
@@ -83,19 +84,32 @@ def _asked(plan: SweepPlan, say: Callable[[str], None]) -> Asked:
     steps = read_profile(plan.profile) if plan.profile else None
     for line in resolved.notes if plan.verbose else resolved.warnings:
         say(line)
-    return Asked(cells, plan.out, plan.search, until, plan.data_dir, not plan.no_score, steps)
+    return Asked(
+        cells,
+        plan.out,
+        plan.search,
+        until,
+        plan.data_dir,
+        not plan.no_score,
+        steps,
+        acceptance=plan.acceptance is not None,
+    )
 
 
 def expanded(plan: SweepPlan, insist: bool = True) -> tuple[Resolved, Grid]:
     """The run whose methods are the configurations, and their grid; ``insist`` allows any size."""
-    axes = grid.read_axes(plan.tried if isinstance(plan, TunePlan) else plan.grid, plan.grid_file)
+    lengths = () if plan.acceptance is None else grid.read_lengths(plan.acceptance)
+    axes = () if lengths else grid.read_axes(plan.tried if isinstance(plan, TunePlan) else plan.grid, plan.grid_file)
     found: list[Grid] = []
 
     def expand(labels: Mapping[str, str], settings: Settings) -> tuple[Method, ...]:
         # Swept options override an alias's settings, but not the user's.
         heads = settings_of_all(labels, "head", plan.head) if plan.head is not None else []
+        asked = parse_settings(labels, [*plan.settings, *heads])
         found.append(
-            grid.expand(labels, settings, axes, insist, parse_settings(labels, [*plan.settings, *heads]), refusal)
+            grid.expand_draft_lengths(labels, settings, lengths, asked, refusal)
+            if lengths
+            else grid.expand(labels, settings, axes, insist, asked, refusal)
         )
         return (found[0].baseline, *(cell.method for cell in found[0].cells))
 
@@ -153,6 +167,6 @@ def predict(plan: SweepPlan) -> dict[str, Any]:
     See :func:`specbench.planning.dry_runs.dry_run`."""
     from specbench.planning import dry_run
 
-    resolved, grid = expanded(plan, insist=plan.yes)
+    resolved, grid = expanded(plan.settled(), insist=plan.yes)
     methods = (grid.baseline, *(cell.method for cell in (*grid.cells, *grid.too_large)))
     return dry_run(resolved, methods, grid.concurrency, plan.profile)

@@ -23,6 +23,12 @@ class SweepPlan(Decoding, Waiting, Wordy):
         metavar="OPT=V,V",
     )
     grid_file: Path | None = flag(None, "--grid-file", help="The same as YAML: a mapping, grid.", exists="file")
+    acceptance: str | None = flag(
+        None,
+        "--acceptance",
+        help="Instead of a grid: accepted length over the draft length, for chains of LOW to HIGH tokens.",
+        metavar="LOW:HIGH",
+    )
     limit: int | None = flag(
         None, "--limit", help="Prompts to choose by, sampled at random.", shown="all not held out", ge=1
     )
@@ -57,6 +63,22 @@ class SweepPlan(Decoding, Waiting, Wordy):
         if task is not None and "," in task:
             raise UsageError("a sweep has one task; run it once for each")
         return task
+
+    def settled(self) -> SweepPlan:
+        """Return the plan; with ``acceptance`` nothing in it depends on measured times, and answers are not judged.
+
+        Raises UsageError for options that acceptance has no use for.
+        """
+        if self.acceptance is None:
+            return self
+        unused = [
+            name for name in ("grid", "grid_file", "search", "until_ci", "profile") if name in self.model_fields_set
+        ]
+        if unused:
+            raise UsageError(f"{flag_of(SweepPlan, unused[0]).name} cannot be used with --acceptance; leave one out")
+        if self.temperature:
+            raise UsageError("--acceptance is exact at temperature 0 only; leave --temperature out")
+        return self.model_copy(update={"deterministic": True, "no_score": True})
 
     @property
     def until(self) -> float | None:

@@ -15,9 +15,12 @@ import pandas as pd
 
 from specbench.analysis import (
     UNSURE,
+    AcceptanceCurves,
     Many,
     Ratio,
     ReadRun,
+    curve_row,
+    curves_of,
     method_figures,
     paired_ratio,
     prompt_segments,
@@ -35,6 +38,7 @@ from specbench.results import (
     part_folders,
     read_head,
 )
+from specbench.sweeps.grid import DRAFT_LENGTH
 from specbench.sweeps.measured import Measured
 
 _NAN = float("nan")
@@ -64,6 +68,21 @@ def read_sweep(path: Path) -> ReadSweep:
         profile = read_profile(path)
         times = StepTimes(profile.shape, profile.ceilings, profile.points)
     return ReadSweep(path, head, runs, cells(head, runs, times))
+
+
+def acceptance_curves(read: ReadSweep) -> AcceptanceCurves:
+    """Acceptance over the draft length, of a sweep with ``--acceptance``."""
+    (run,) = read.runs.values()
+    lengths = {label: cell["values"].get(DRAFT_LENGTH) for label, cell in read.head["cells"].items()}
+    by_label: dict[str, list[RequestRecord]] = defaultdict(list)
+    for record in run.records:
+        by_label[record.method].append(record)
+    rows = [
+        curve_row(run.config, label, by_label[label], length)
+        for label, length in lengths.items()
+        if length and by_label[label]
+    ]
+    return curves_of(run.config, rows)
 
 
 def _read(path: Path) -> ReadRun:

@@ -6,6 +6,7 @@ import pytest
 from support.runs import record
 
 from specbench.analysis.contexts import by_context, context_bins
+from specbench.analysis.speedup import Key
 from specbench.results import PHASES, RequestRecord
 
 
@@ -22,7 +23,8 @@ def request(label: str, at: int, length: int, seconds: float, forwards: int) -> 
 
 
 def test_each_bin_has_its_own_figures() -> None:
-    ar, mine = {}, {}
+    ar: dict[Key, RequestRecord] = {}
+    mine: dict[Key, RequestRecord] = {}
     for at in range(8):
         for length, speedup in ((200, 2.0), (900, 1.5)):
             seconds = 1.0 + 0.01 * at

@@ -90,6 +90,7 @@ def test_a_step_with_a_draft_is_one_arrival_and_counted_as_vllm_counts(make: Mak
     assert answer(backend, 0, 10) == [[1], [2, 3, 4], [5, 6, 7], [8, 9, 10]]
     counters = backend.counters()
     assert (counters.draft_tokens, counters.accepted_tokens) == (12, 6)
+    assert counters.histogram == [0, 0, 3]
     assert counters.own["mean_acceptance_length"] == 3.0
     assert counters.own["forwards_by_counters"] == 3
     assert any('"method": "ngram"' in part for part in facts.command)

@@ -59,11 +59,3 @@ def test_a_gate_on_a_disturbed_run_has_its_own_exit_code(cli: Any, pair: tuple[P
     gate = cli("compare", pair[0], loud, "--fail-under", 0.5, "--over-ar")
     assert gate.code == 0
     assert gate.err.startswith("warning: B (AR's step")
-
-
-def test_tokens_per_forward_are_a_gate_on_any_machine(cli: Any, pair: tuple[Path, Path], loud: Path) -> None:
-    assert cli("compare", pair[0], loud, "--fail-under", 1, "--tpf").code == 0
-    result = cli("compare", pair[0], loud, "--fail-under", 1.01, "--tpf", "--json")
-    assert (result.code, json.loads(result.out)["regressions"]) == (5, [["ar", "ar"], ["jetspec", "jetspec"]])
-    assert "--tpf" in cli.refused(2, "compare", *pair, "--tpf")
-    assert "--tpf" in cli.refused(2, "compare", *pair, "--tpf", "--over-ar", "--fail-under", 1)

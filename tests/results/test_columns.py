@@ -64,13 +64,17 @@ def test_a_field_that_makes_no_column_has_to_say_so() -> None:
     [
         (
             RequestRecord, REQUEST,
-            {"output_ids", "text", "accepted_lengths", "step_s", "phases_s", "measures", "gpu", "tokens", "branches"},
+            {
+                "output_ids", "text", "accepted_lengths", "acceptance_histogram", "step_s", "phases_s", "measures",
+                "gpu", "tokens", "branches",
+            },
         ),
         (
             MethodSummary, METHOD,
             {
-                "options", "phases", "measures", "gpu", "again", "over_base", "metrics", "groups", "text", "memory",
-                "positions", "prefix_share", "drafted_as", "branches", "session", "other", "fault",
+                "acceptance", "options", "phases", "measures", "gpu", "again", "over_base", "metrics", "groups", "text",
+                "memory", "positions", "prefix_share", "drafted_as", "branches", "session", "other", "fault",
+                "contexts", "ttft_s", "tpot_s", "itl_s", "latency_s",
             },
         ),
     ],

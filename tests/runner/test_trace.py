@@ -68,8 +68,8 @@ def test_a_real_tokenizer(smollm2: LoadedModel) -> None:
 
 def test_a_step_keeps_its_tree_only_when_asked() -> None:
     tree = TokenTree.chain([1, 2, 3], origins=["guess", "guess", "noise"])
-    assert verified(tree, [0, 1, 2], whole=False) == (3, ["guess", "noise"], None)
-    assert verified(tree, [0], whole=True) == (3, [], (tree, [0]))
+    assert verified(tree, [0, 1, 2], whole=False) == (3, None, ["guess", "noise"], None)
+    assert verified(tree, [0], whole=True) == (3, None, [], (tree, [0]))
     assert verified(TokenTree.chain([1, 2, 3], origins="lookup"), [0, 1], whole=False).origins == ["lookup"]
 
 

@@ -394,7 +394,8 @@ class LLM:
         if engine.drafts:
             for name, value in engine.counted.items():
                 found.append(SimpleNamespace(name="vllm:spec_decode_num_" + name, value=value))
-            found.append(SimpleNamespace(name="vllm:spec_decode_num_accepted_tokens_per_pos", values=[1]))
+            values = [engine.counted["drafts"]] * 2 + [0] * (engine.drafts - 2)
+            found.append(SimpleNamespace(name="vllm:spec_decode_num_accepted_tokens_per_pos", values=values))
         return found
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -28,8 +28,14 @@ def compare(
         "--over-ar",
         help="--fail-under judges speedups over each run's own AR, so that machines cancel; also of disturbed runs.",
     ),
-    tpf: bool = typer.Option(
-        False, "--tpf", help="--fail-under judges tokens per forward, exact in greedy runs on any machine."
+    fail_under_acceptance: float | None = typer.Option(
+        None,
+        "--fail-under-acceptance",
+        min=0.0,
+        max=1.0,
+        help="Exit 5 when a greedy row's accepted length, acceptance at a position or tokens per forward is below this "
+        "share of the first's: the same on every machine. Also for sweeps with --acceptance and their acceptance.json.",
+        metavar="SHARE",
     ),
     prompts: bool = typer.Option(False, "--prompts", help="Each prompt by itself, the slowest first."),
     as_json: bool = options.JSON,
@@ -38,20 +44,22 @@ def compare(
 
     Refuses runs with other prompts, task versions, budgets or sampling. Works without torch.
     """
-    if (over_ar or tpf) and fail_under is None:
-        flag = "--tpf" if tpf else "--over-ar"
-        raise UsageError(f"{flag} says what --fail-under judges; add --fail-under SHARE")
-    if over_ar and tpf:
-        raise UsageError("--over-ar and --tpf are two things to judge; leave one out")
+    if over_ar and fail_under is None:
+        raise UsageError("--over-ar says what --fail-under judges; add --fail-under SHARE")
+    if fail_under_acceptance is not None:
+        if fail_under is not None or prompts:
+            raise UsageError("--fail-under-acceptance is a gate of its own; leave out --fail-under and --prompts")
+        _judge_acceptance(runs, fail_under_acceptance, as_json)
+        return
     from specbench.analysis import compare as compared
-    from specbench.analysis import disturbed_runs, fewer_tokens, read_sides, regressions
+    from specbench.analysis import disturbed_runs, read_sides, regressions
 
     found = compared(read_sides(runs))
     undecided: Undecided | None = None
     slower: list[dict[str, Any]] = []
     if fail_under is not None:
         try:
-            slower = fewer_tokens(found, fail_under) if tpf else regressions(found, fail_under, over_ar)
+            slower = regressions(found, fail_under, over_ar)
         except Undecided as error:  # after the table, which says more
             undecided = error
     if as_json:
@@ -64,19 +72,12 @@ def compare(
     if undecided is not None:
         raise undecided
     if fail_under is not None:
-        _warn(found, tpf, disturbed_runs(found))
+        if disturbed := disturbed_runs(found):
+            warning = f"{disturbed}; ratios within a run are less affected, and less sure than on a quiet machine"
+            output.stderr().print(f"warning: {warning}", soft_wrap=True, markup=False)
         if not slower and not as_json:
-            what = "tokens per forward are" if tpf else "speedup over its own AR is" if over_ar else "speed is"
+            what = "speedup over its own AR is" if over_ar else "speed is"
             output.stdout().print(f"gate passed: no row's {what} shown to be below {fail_under:g} of A's", markup=False)
-    if slower and tpf:
-        from specbench.report import comparison_row
-
-        row = slower[0]
-        a, other = row["tokens_per_forward"]
-        raise Regression(
-            f"{comparison_row(row)} has {other / a:.3f} of A's tokens per forward ({other:.3f}, not {a:.3f}), "
-            f"below {fail_under:g}"
-        )
     if slower:
         from specbench.report import comparison_row
 
@@ -88,16 +89,33 @@ def compare(
         )
 
 
-def _warn(found: Mapping[str, Any], tpf: bool, disturbed: str) -> None:
-    """Say on stderr what makes a gate's answer less sure."""
-    if tpf:
-        measured = {label for run in found["runs"] for label in run["calibrated"]}
-        labels = sorted(measured & {label for row in found["rows"] for label in row["methods"]})
-        warning = f"{', '.join(labels)}: tree sizes were set by measured times; --deterministic fixes them"
+def _judge_acceptance(targets: list[str], least: float, as_json: bool) -> None:
+    """Compare the acceptance of runs and sweeps with that of the first, and raise Regression where it fell."""
+    from specbench.analysis import compare_acceptance, read_curves
+    from specbench.report import gate_report, render_terminal
+
+    baseline, *others = [read_curves(Path(target)) for target in targets]
+    if not others:
+        raise UsageError("cannot compare one run: name the baseline and at least one other run or sweep")
+    compared = {
+        chr(ord("B") + at): (target, compare_acceptance(baseline, other, least))
+        for at, (target, other) in enumerate(zip(targets[1:], others, strict=True))
+    }
+    if as_json:
+        output.emit_json({letter: {"folder": target, **found} for letter, (target, found) in compared.items()})
     else:
-        labels, warning = (
-            [disturbed] if disturbed else [],
-            f"{disturbed}; ratios within a run are less affected, and less sure than on a quiet machine",
-        )
-    if labels:
+        for letter, (target, found) in compared.items():
+            output.stdout().print(render_terminal(gate_report(letter, target, found)))
+    if labels := sorted({label for curves in (baseline, *others) for label in curves.calibrated}):
+        warning = f"{', '.join(labels)}: tree sizes were set by measured times; --deterministic fixes them"
         output.stderr().print(f"warning: {warning}", soft_wrap=True, markup=False)
+    for letter, (_, found) in compared.items():
+        for row in found["rows"]:
+            if row["failed"]:
+                before, after = row["accepted_length"]
+                raise Regression(
+                    f"{letter} {row['row']}: {', '.join(row['failed'])} below {least:g} of A's; accepted length "
+                    f"{after:.3f}, not {before:.3f}"
+                )
+    if not as_json:
+        output.stdout().print(f"gate passed: no row's acceptance is below {least:g} of A's", markup=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from specbench.cli import options, output
-from specbench.common import EnvironmentRefused, UsageError
+from specbench.common import EnvironmentRefused, UsageError, unknown_name
 from specbench.planning import split_names
 
 
@@ -30,9 +30,21 @@ def report(
     columns: str | None = typer.Option(
         None, "--columns", help="With --to: only these columns, comma-separated.", show_default="all"
     ),
+    definitions: str | None = typer.Option(
+        None,
+        "--definitions",
+        help="Print acceptance in another tool's definitions and names: vllm, sglang, tensorrt-llm, llama.cpp, "
+        "speed-bench or eagle.",
+        metavar="TOOL",
+    ),
     as_json: bool = options.JSON,
 ) -> None:
     """Write runs, sweeps and profiles as one HTML page, Markdown and CSV; or runs as one table with --to. No torch."""
+    if definitions is not None:
+        if claims or to is not None or out is not None:
+            raise UsageError("--definitions prints a table; leave out --claims, --to and --out")
+        _define(runs, definitions, as_json)
+        return
     if to is not None:
         if claims or as_json:
             raise UsageError("--claims and --json need the page; leave them out with --to")
@@ -59,6 +71,24 @@ def report(
         output.emit_json({"report": str(page), **used, "skipped": skipped})
         return
     output.stdout().print(str(page), soft_wrap=True, markup=False)
+
+
+def _define(runs: list[Path], engine: str, as_json: bool) -> None:
+    """Print the acceptance of runs as another tool defines it."""
+    from specbench.analysis import ENGINES, define, read_run
+    from specbench.report import definitions_report, gather, render_terminal
+
+    if engine not in ENGINES:
+        raise unknown_name("tool", engine, ENGINES, "for --definitions")
+    for run in gather(runs).runs:
+        path, read = run.path, read_run(run.path)
+        labels = [spec.label for spec in read.config.methods]
+        rows = {label: define([r for r in read.records if r.method == label], engine) for label in labels}
+        if as_json:
+            found = {label: each and {one.name: one.value for one in each} for label, each in rows.items()}
+            output.emit_json({"folder": str(path), "definitions": engine, "rows": found})
+        else:
+            output.stdout().print(render_terminal(definitions_report(engine, str(path), rows)))
 
 
 def _export(runs: list[Path], to: str, summary: bool, positions: bool, columns: str | None, out: Path | None) -> None:

@@ -37,6 +37,8 @@ def sweep(
     if tune:
         _tune(plan, as_json, dry)
         return
+    if plan.train is not None and plan.acceptance is not None:
+        raise UsageError("--acceptance cannot be used with --train; sweep a trained head with --head FOLDER")
     if plan.train is None and plan.only_trained:
         raise UsageError(f"{plan.only_trained[0]} needs --train METHOD; add it, or leave {plan.only_trained[0]} out")
     if dry:
@@ -64,7 +66,7 @@ def sweep(
 
 #: Options of a sweep that tuning sets itself.
 _NOT_TUNED = (
-    "search", "until_ci", "profile", "executor", "workers", "yes", "simulate",
+    "acceptance", "search", "until_ci", "profile", "executor", "workers", "yes", "simulate",
 )  # fmt: skip
 
 
@@ -144,6 +146,9 @@ def show_trainings(path: Path, as_json: bool, write: bool = False) -> None:
 
 def show_sweep(read: Any, as_json: bool, write: bool = False, verbose: bool = False) -> None:
     """Print a sweep; ``write`` also writes the CSV and the pictures into its folder."""
+    if read.head.get("acceptance"):
+        _show_acceptance(read, as_json, write)
+        return
     from specbench.report import render_terminal, sweep_report
 
     run = next(iter(read.runs.values())).run
@@ -164,6 +169,30 @@ def show_sweep(read: Any, as_json: bool, write: bool = False, verbose: bool = Fa
     if not read.finished:
         console.print("This sweep is not complete; repeat its command to go on.", style="dim")
     console.print(f"\nsweep: {read.path}", soft_wrap=True)
+
+
+def _show_acceptance(read: Any, as_json: bool, write: bool) -> None:
+    """Print a sweep over the draft length; ``write`` also writes its curves, as JSON, CSV and a picture."""
+    from specbench.analysis import ACCEPTANCE
+    from specbench.report import curves_frame, curves_table, frame_csv, render_terminal, save_acceptance, sweep_title
+    from specbench.sweeps import acceptance_curves
+
+    curves, title = acceptance_curves(read), sweep_title(next(iter(read.runs.values())).run)
+    if write:
+        from specbench.common import write_text_atomic
+
+        curves.write(read.path / ACCEPTANCE)
+        write_text_atomic(read.path / "acceptance.csv", frame_csv(curves_frame(curves)))
+        save_acceptance(curves, read.path, title.caption)
+    if as_json:
+        output.emit_json({"folder": str(read.path), "acceptance": curves.model_dump(mode="json")})
+        return
+    console = output.stdout()
+    console.print()
+    console.print(render_terminal([title.over_tables(), curves_table(curves)]))
+    if not read.finished:
+        console.print("This sweep is not complete; repeat its command to go on.", style="dim")
+    console.print(f"\nsweep: {read.path} ({ACCEPTANCE} is a baseline for specbench compare)", soft_wrap=True)
 
 
 def write_cells(read: Any) -> None:

@@ -123,6 +123,26 @@ def kept_word(kept: int) -> str:
     return f"{kept}" if kept <= _MOST else f"{kept}+"
 
 
+#: Draft positions that a chart and its table show.
+POSITIONS = 8
+
+
+@style.styled(style.CARD)
+def acceptance(curves: Mapping[str, Mapping[int, float]]) -> Figure:
+    """Share of the drafts accepted at each position (method -> position -> share), a line per method."""
+    figure, panel = _curves(len(curves), "position in the draft")
+    lines, last = [], 1
+    for number, (label, found) in enumerate(curves.items()):
+        shown = [(at, 100 * share) for at, share in found.items() if at <= POSITIONS]
+        lines += panel.plot(*zip(*shown, strict=True), **style.series(number), label=style.cut(label, 90))
+        last = max(last, len(shown))
+    panel.set_xlim(0.7, last + 0.3)
+    style.plain_ticks(panel, range(1, last + 1))
+    _heights(figure, panel, lines, 104)
+    panel.set_yticks(range(0, 101, 25), [f"{share}%" for share in range(0, 101, 25)])
+    return figure
+
+
 @style.styled(style.CARD)
 def positions(curves: Mapping[str, Sequence[AtPosition]]) -> Figure:
     """Speedup by position in the answer: a line per method, with the intervals of its windows."""

@@ -61,6 +61,10 @@ def _figures(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
     kept = {row.method: run.tallies[row.method].accepted_lengths for row in shown if not row.baseline}
     if kept := {method: counts for method, counts in kept.items() if counts.total()}:
         yield _accepted(run, kept)
+    if drafted := {
+        row.method: row.acceptance.positions for row in shown if row.acceptance and row.acceptance.positions
+    }:
+        yield _acceptance(run, drafted)
     scored = [row for row in shown if row.accuracy and row.decode_tok_s and not row.simulated]
     if len(scored) > 1:
         yield _against_accuracy(run, scored)
@@ -119,6 +123,25 @@ def _accepted(run: Run, kept: dict[str, Any]) -> Figure:
     data = Table("accepted", title, columns, body, source)
     says = "Histograms of the tokens kept per forward; the table has the figures."
     return _card(run, "accepted", cards.accepted(kept), says, data)
+
+
+def _acceptance(run: Run, drafted: dict[str, dict[int, float]]) -> Figure:
+    """Acceptance per draft position: a curve per method."""
+    last = min(cards.POSITIONS, max(max(found) for found in drafted.values()))
+    source = Source(
+        [run.id],
+        "Share of the drafts whose token at this position was accepted; a position of a tree is a depth. All drafts "
+        f"count, also shorter ones. Up to position {last}; the sum over all positions is the accepted length without "
+        "the bonus token.",
+    )
+    columns = [METHOD, *(Column(f"acceptance_at_{at}", str(at)) for at in range(1, last + 1))]
+    body = [
+        Row([Cell(label), *(cell.share(found.get(at, 0.0)) for at in range(1, last + 1))], run.id, label)
+        for label, found in drafted.items()
+    ]
+    data = Table("acceptance-positions", "Acceptance per draft position", columns, body, source)
+    says = "; ".join(f"{label}: {found[1]:.0%} at the first position" for label, found in drafted.items())
+    return _card(run, "acceptance-positions", cards.acceptance(drafted), says, data)
 
 
 def _against_accuracy(run: Run, scored: list[MethodSummary]) -> Figure:

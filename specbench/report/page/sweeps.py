@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from specbench.report.charts import style
+from specbench.report.charts.acceptance import acceptance_chart
 from specbench.report.charts.roofline import roofline, steps
 from specbench.report.charts.sweep_cells import drawn_cells
 from specbench.report.charts.sweep_charts import Picture, called_for
 from specbench.report.document import Block, Figure, Section, Source, Words
+from specbench.report.tables.acceptance import curves_table
 from specbench.report.tables.run_title import sweep_title
 from specbench.report.tables.step_cost import profile_title, sentences, step_times
 from specbench.report.tables.sweep import SWEPT, sweep_blocks
+from specbench.sweeps import acceptance_curves
 
 if TYPE_CHECKING:
     from specbench.hardware import Profile
@@ -32,6 +35,13 @@ def sweep_section(name: str, sweep: ReadSweep) -> Section:
     blocks: list[Block] = []
     if not sweep.finished:
         blocks.append(Words(["NOT COMPLETE: this sweep was interrupted; figures cover the finished part."], "notes"))
+    if sweep.head.get("acceptance"):
+        curves = acceptance_curves(sweep)
+        table = curves_table(curves, name)
+        says = "Accepted length over the draft length; the table has the figures."
+        drawn = style.png(acceptance_chart(curves, title.caption))
+        picture = Figure(f"{name}-acceptance", table.title, drawn, says, table.source, wide=True)
+        return Section(f"sweep-{name}", name, [*blocks, table, picture], under=f"{title.task} · {title.line}")
     blocks += [
         *sweep_blocks(name, sweep.cells, first.config.task.model_dump()),
         *_drawn(name, sweep.cells, title.caption),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from specbench.report.document import NOTHING, Cell, Tone
 
 if TYPE_CHECKING:
-    from specbench.results import Accuracy, Lossless, MethodSummary, Rate, Speedup
+    from specbench.results import Accuracy, Estimate, Lossless, MethodSummary, Rate, Speedup
 
 
 ONE = Cell("1", 1.0)  # a baseline's speedup over itself
@@ -69,6 +69,11 @@ def share(value: float | None) -> Cell:
     return NOTHING if value is None else Cell(f"{value:.0%}", value)
 
 
+def small_share(value: float | None) -> Cell:
+    """A share in percent, with a decimal if it is small."""
+    return NOTHING if value is None else Cell(percent(value), value)
+
+
 def ratio(found: Speedup | None) -> Cell:
     """A speedup with its interval on a second line, or on the same line in a terminal."""
     if found is None:
@@ -86,6 +91,16 @@ def one_line(found: Speedup | None) -> Cell:
         return NOTHING
     line = speedup(found)
     return Cell(line, found.value, found.low, found.high, line=line)
+
+
+def interval(found: Estimate | None, digits: int) -> Cell:
+    """A figure and its interval, if it has one, on one line."""
+    if found is None:
+        return NOTHING
+    text = number(found.value, digits)
+    if found.interval:
+        text += " [{}, {}]".format(*(number(end, digits) for end in found.interval))
+    return Cell(text, found.value, found.low, found.high)
 
 
 def verdict(found: Speedup | None) -> Cell:

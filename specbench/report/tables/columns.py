@@ -23,7 +23,7 @@ def cells_of(columns: Sequence[Filled], record: Any) -> list[Cell]:
     return [column.get(record) for column in columns]
 
 
-def figure(key: str, title: str, digits: int, times: float = 1.0, **more: Any) -> Filled:
+def figure(key: str, title: str, digits: int | None, times: float = 1.0, **more: Any) -> Filled:
     """A column for the record's attribute ``key`` (or ``of``), multiplied by ``times`` to change its unit."""
     name = more.pop("of", key)
 

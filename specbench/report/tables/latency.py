@@ -76,10 +76,15 @@ def end_to_end(run: Any, rows: Iterable[MethodSummary]) -> Table:
     )  # fmt: skip
     cache = "KV cache: allocated for all sequences together."
     drafts = "drafts: weights and KV cache of the draft model or head."
+    kept = Filled(
+        "prefix_share", "kept", get=lambda row: cell.share(row.prefix_share),
+        note="kept: share of the prompt tokens whose KV was kept from the turn before.",
+    )  # fmt: skip
     peak = "peak: the most that torch's allocator held on the GPU."
     columns = [
         NAME, figure("ttft_ms", "TTFT ms", 1, 1e3, of="ttft_median_s"), speedup_column("ttft_speedup", "× TTFT"),
         figure("latency_s", "latency s", 2, of="latency_median_s"), replace(E2E, title="× latency"),
+        *([kept] if any(row.prefix_share for row in run.summary.rows) else []),
         _bytes("memory_mb", "MB", "total", only="terminal", note=held, optional=True),
         _bytes("weights_mb", "weights MB", "weight_bytes", only="page"),
         _bytes("kv_cache_mb", "KV cache MB", "cache_bytes", only="page", note=cache),

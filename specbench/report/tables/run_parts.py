@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specbench.analysis import GRADES
 from specbench.report.document import DASH, NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words
 from specbench.report.tables import cell
+from specbench.report.tables.acceptance import acceptance_table
 from specbench.report.tables.cell import name as named
 from specbench.report.tables.columns import (
     METHOD,
@@ -45,6 +46,8 @@ def part_blocks(run: Any, rows: Sequence[MethodSummary]) -> Iterator[Block]:
     if any(row.session for row in rows):
         yield session_table(run, rows)
     yield from text_tables(run)
+    if any(row.acceptance for row in every):
+        yield acceptance_table(run)
     yield from _branches(run)
     graded = {row.method: row.lossless for row in every if row.lossless and row.lossless.rates}
     if any(lossless.verdict != "exact" for lossless in graded.values()):
@@ -65,50 +68,6 @@ def part_blocks(run: Any, rows: Sequence[MethodSummary]) -> Iterator[Block]:
         yield _gpu(run)
 
 
-<<<<<<< HEAD
-=======
-def end_to_end(run: Any, rows: Iterable[MethodSummary]) -> Table:
-    """Time to first token, latency of the whole answer, and memory."""
-    known = [row.memory for row in run.summary.rows if row.memory]
-    held = "" if not known else (
-        f"MB: memory for decoding: {known[0].weight_bytes / 1e6:.0f} for weights, {known[0].cache_bytes / 1e6:.0f} for "
-        "the KV cache of all sequences, and the draft model or head."
-    )  # fmt: skip
-    cache = "KV cache: allocated for all sequences together."
-    drafts = "drafts: weights and KV cache of the draft model or head."
-    kept = Filled(
-        "prefix_share", "kept", get=lambda row: cell.share(row.prefix_share),
-        note="kept: share of the prompt tokens whose KV was kept from the turn before.",
-    )  # fmt: skip
-    peak = "peak: the most that torch's allocator held on the GPU."
-    columns = [
-        NAME, figure("ttft_ms", "TTFT ms", 1, 1e3, of="ttft_median_s"), speedup_column("ttft_speedup", "× TTFT"),
-        figure("latency_s", "latency s", 2, of="latency_median_s"), replace(E2E, title="× latency"),
-        *([kept] if any(row.prefix_share for row in run.summary.rows) else []),
-        _bytes("memory_mb", "MB", "total", only="terminal", note=held, optional=True),
-        _bytes("weights_mb", "weights MB", "weight_bytes", only="page"),
-        _bytes("kv_cache_mb", "KV cache MB", "cache_bytes", only="page", note=cache),
-        _bytes("drafts_mb", "drafts MB", "draft_bytes", only="page", note=drafts),
-        figure("peak_mb", "peak MB", 0, 1e-6, of="peak_memory_bytes", only="page", note=peak),
-    ]  # fmt: skip
-    body = [Row(cells_of(columns, row), run.id, row.method, strong=row.baseline) for row in rows]
-    formula = (
-        "TTFT: prompt to first token; latency: prompt to last token; medians over requests. ×: AR's seconds divided by "
-        "the method's, pooled over requests: to the first token for × TTFT, per token for × latency."
-    )
-    return Table("end to end", "End to end", columns, body, Source([run.id], formula), short="end to end")
-
-
-def _bytes(key: str, title: str, part: str, **more: Any) -> Filled:
-    """A column for one part of a method's memory, in megabytes."""
-
-    def get(row: MethodSummary) -> Cell:
-        return cell.figure(1e-6 * getattr(row.memory, part) if row.memory else None, 0)
-
-    return Filled(key, title, get=get, **more)
-
-
->>>>>>> traces
 def _branches(run: Any) -> Iterator[Table]:
     """How well the drafters' scores match the target; no table if no method scores its drafts."""
     columns = [

@@ -203,6 +203,8 @@ class _Answer:
             tree_rows=0 if drafted is None else forwards + drafted,
             target_forwards=forwards,
             draft_forwards=0,
+            draft_tokens=drafted,
+            acceptance_histogram=None if counters.histogram is None else [*counters.histogram],
             start_s=(started - origin) * second,
             segment=number,
             ttft_s=(first - started) * second,
