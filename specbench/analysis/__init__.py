@@ -74,6 +74,8 @@ if TYPE_CHECKING:
     from specbench.analysis.read import summary_so_far as summary_so_far
     from specbench.analysis.read import whole_records as whole_records
     from specbench.analysis.read import write_projection as write_projection
+    from specbench.analysis.run_checks import RunCheck as RunCheck
+    from specbench.analysis.run_checks import check_run as check_run
     from specbench.analysis.stats.interval import minimum_clusters as minimum_clusters
     from specbench.analysis.stats.multiple import Many as Many
     from specbench.analysis.stats.multiple import Paired as Paired

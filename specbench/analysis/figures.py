@@ -35,6 +35,7 @@ def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) ->
         acceptance=acceptance(records),
         rows_per_step=quotient(sum(r.tree_rows for r in records) or None, forwards),
         tpot_median_s=median(waits) if waits else None,
+        sequences=_sequences(records) if shared else None,
         peak_memory_bytes=max((r.peak_memory_bytes for r in records if r.peak_memory_bytes is not None), default=None),
         prefix_share=quotient(sum(r.prefix_tokens for r in records) or None, sum(r.prompt_tokens for r in records)),
         overshoot_tokens=sum(r.overshoot_tokens for r in records),
@@ -58,6 +59,15 @@ def counts(records: Sequence[RequestRecord], shared: bool) -> dict[str, Any]:
         "latency_median_s": median(r.latency_s for r in records) if records else None,
         "truncated": sum(r.finish_reason == "length" for r in records),
     }
+
+
+def _sequences(records: Sequence[RequestRecord]) -> float | None:
+    """Mean number of sequences in the slots: all requests' seconds over the seconds of their segments."""
+    spans: dict[int, tuple[float, float]] = {}
+    for record in records:
+        start, end = spans.get(record.segment, (record.start_s, 0.0))
+        spans[record.segment] = min(start, record.start_s), max(end, record.start_s + record.latency_s)
+    return quotient(sum(record.latency_s for record in records), sum(end - start for start, end in spans.values()))
 
 
 def _counted(records: Sequence[RequestRecord]) -> bool:

@@ -13,6 +13,7 @@ import typer
 from specbench import __version__
 from specbench.cli.commands import (
     check_lossless,
+    check_run,
     claims,
     compare,
     doctor,
@@ -65,6 +66,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Check": {
         "doctor": doctor.doctor,
         "check-lossless": check_lossless.check_lossless,
+        "check-run": check_run.check_run,
         "score": score.score,
     },
 }

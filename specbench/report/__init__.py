@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from specbench.report.tables.dry_run import dry_run_report as dry_run_report
     from specbench.report.tables.lossless import lossless_report as lossless_report
     from specbench.report.tables.model_quality import quality_report as quality_report
+    from specbench.report.tables.run_parts import check_table as check_table
     from specbench.report.tables.run_parts import judgment_report as judgment_report
     from specbench.report.tables.run_parts import projection_table as projection_table
     from specbench.report.tables.run_table import finding as finding

@@ -82,6 +82,11 @@ class MethodFigures(Counts):
     tpot_median_s: float | None = Field(
         default=None, description="seconds per output token after the first: median over requests"
     )
+    sequences: float | None = Field(
+        default=None,
+        description="at concurrency above 1: mean number of sequences in the slots while requests ran",
+        json_schema_extra=SPARSE,
+    )
     peak_memory_bytes: int | None = Field(
         default=None, description="largest GPU memory peak of the method's requests, in bytes; None on a CPU"
     )

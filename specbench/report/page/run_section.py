@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from specbench.analysis import disturbance_line
+from specbench.analysis import check_run, disturbance_line
 from specbench.report.charts import cards, style
 from specbench.report.document import Block, Cell, Column, Figure, Row, Section, Source, Table, Words
 from specbench.report.page.trajectories import rounds, traces, trajectories
@@ -15,7 +15,7 @@ from specbench.report.tables.columns import METHOD, PROMPTS, SPEEDUP, STEP_RATIO
 from specbench.report.tables.contexts import context_table, session_turns
 from specbench.report.tables.fair_baseline import engine_blocks
 from specbench.report.tables.notes import notes
-from specbench.report.tables.run_parts import part_blocks
+from specbench.report.tables.run_parts import check_table, part_blocks
 from specbench.report.tables.run_parts import phases as phase_table
 from specbench.report.tables.run_table import withheld
 from specbench.report.tables.run_title import run_title, simulated_title
@@ -47,6 +47,7 @@ def run_section(run: Run) -> Section:
     loops = [line for row in shown for line in made_by_loops(row)]
     if lines := [*loops, *notes(config, run.summary, alone=False)]:
         blocks.append(Words(lines, "notes"))
+    blocks.append(check_table(run.id, check_run(run.run, run.config, run.summary)))
     return Section(f"run-{run.id}", f"Run {run.id}", blocks, under=run_title(run).line)
 
 

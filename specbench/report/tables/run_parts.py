@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from specbench.analysis import GRADES
-from specbench.report.document import DASH, NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words
+from specbench.report.document import DASH, NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Tone, Words
 from specbench.report.tables import cell
 from specbench.report.tables.acceptance import acceptance_table
 from specbench.report.tables.cell import name as named
@@ -29,6 +29,7 @@ from specbench.report.tables.text_quality import text_tables
 from specbench.results import BROKEN, KEPT, PHASES, judge_remarks
 
 if TYPE_CHECKING:
+    from specbench.analysis import RunCheck
     from specbench.results import MethodSummary, Rate
 
 _OPEN = 10  # rows; longer tables below the headline are folded
@@ -66,6 +67,32 @@ def part_blocks(run: Any, rows: Sequence[MethodSummary]) -> Iterator[Block]:
         yield phases(run.id, [row for row in rows if row.phases], "terminal")
     if any(row.gpu for row in every):
         yield _gpu(run)
+
+
+_STATES: Mapping[str, tuple[str, Tone]] = {
+    "misleads": ("misleads", "bad"), "unknown": ("not known", ""), "fine": ("fine", "good")
+}  # fmt: skip
+
+
+def check_table(run_id: str, checks: Sequence[RunCheck]) -> Table:
+    """The ways in which a run may mislead, those that do first."""
+    columns = [Column(key, key, words=True) for key in ("check", "state", "evidence")]
+    columns.append(Column("advice", "what to do", words=True))
+    order = sorted(checks, key=lambda check: list(_STATES).index(check.state))
+    body = [
+        Row(
+            [Cell(each.name), Cell(word, tone=tone), Cell(each.evidence), Cell(each.advice)],
+            run_id,
+            only="page" if each.state == "fine" else "",
+        )
+        for each in order
+        for word, tone in [_STATES[each.state]]
+    ]
+    misleading = sum(each.state == "misleads" for each in checks)
+    title = f"How this run may mislead: {misleading} of {len(checks)} checks"
+    fine = ", ".join(each.name for each in order if each.state == "fine")
+    formula = f"Fine: {fine or 'none'}. From the run's own files."
+    return Table("checks", title, columns, body, Source([run_id], formula), short="check")
 
 
 def _branches(run: Any) -> Iterator[Table]:
