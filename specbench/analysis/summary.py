@@ -20,13 +20,12 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from specbench.analysis.contexts import by_context
+from specbench.analysis.context.prompt_lengths import by_context
+from specbench.analysis.context.sessions import session_figures
 from specbench.analysis.figures import method_figures
 from specbench.analysis.losslessness import grade_rates
 from specbench.analysis.noise import find_disturbance, unsure
 from specbench.analysis.other_engines import other_engine, same_precision
-from specbench.analysis.percentiles import waiting_times
-from specbench.analysis.sessions import session_figures
 from specbench.analysis.speedup import (
     BOOTSTRAP_SEED,
     MEASURES,
@@ -42,6 +41,7 @@ from specbench.analysis.speedup import (
     with_joint_interval,
 )
 from specbench.analysis.stats.multiple import Many
+from specbench.analysis.stats.percentiles import waiting_times
 from specbench.analysis.stats.proportions import proportion_interval
 from specbench.analysis.stats.ratio import INTERVAL
 from specbench.analysis.text_quality import with_texts

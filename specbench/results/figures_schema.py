@@ -233,7 +233,7 @@ class AtTurn(Part):
 
 
 class SessionFigures(Part):
-    """Throughput over conversations of chained problems, see :mod:`specbench.analysis.sessions`.
+    """Throughput over conversations of chained problems, see :mod:`specbench.analysis.context.sessions`.
 
     ``average_tok_s`` includes prefills; ``peak_tok_s`` is the median over sessions of the fastest window, without
     prefills.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.runs import record
 
-from specbench.analysis.contexts import by_context, context_bins
+from specbench.analysis.context.prompt_lengths import by_context, context_bins
 from specbench.analysis.speedup import Key
 from specbench.results import PHASES, RequestRecord
 

@@ -10,7 +10,7 @@ import pytest
 from support.decoders import Clock, ToyEngine, request, runner, toy
 from support.runs import record
 
-from specbench.analysis.percentiles import percentiles, waiting_times
+from specbench.analysis.stats.percentiles import percentiles, waiting_times
 
 
 @pytest.mark.parametrize("count", [1, 9, 10, 19, 20, 99, 100, 257])

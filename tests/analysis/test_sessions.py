@@ -6,7 +6,7 @@ import pytest
 from support import runs
 from support.runs import CHAINED, turn
 
-from specbench.analysis.sessions import WINDOW, session_figures, window_seconds
+from specbench.analysis.context.sessions import WINDOW, session_figures, window_seconds
 from specbench.analysis.summary import RunContents, summarise
 
 

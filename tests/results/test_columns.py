@@ -65,7 +65,7 @@ def test_a_field_that_makes_no_column_has_to_say_so() -> None:
         (
             RequestRecord, REQUEST,
             {
-                "output_ids", "text", "accepted_lengths", "acceptance_histogram", "step_s", "phases_s", "measures",
+                "output_ids", "text", "accepted_lengths", "acceptance_histogram", "step_s", "gap_s", "phases_s", "measures",
                 "gpu", "tokens", "branches",
             },
         ),
@@ -74,7 +74,7 @@ def test_a_field_that_makes_no_column_has_to_say_so() -> None:
             {
                 "acceptance", "options", "phases", "measures", "gpu", "again", "over_base", "metrics", "groups", "text",
                 "memory", "positions", "prefix_share", "drafted_as", "branches", "session", "other", "fault",
-                "contexts", "ttft_s", "tpot_s", "itl_s", "latency_s",
+                "contexts", "sequences", "ttft_s", "tpot_s", "itl_s", "latency_s",
             },
         ),
     ],

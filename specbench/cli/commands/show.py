@@ -68,7 +68,7 @@ def show(
     if (race is not None or request is not None) and is_sweep(run):
         raise UsageError(f"{run} is a sweep; name one of its runs, as in {run / 'c1'}")
     if race is not None:
-        from specbench.cli.commands.show_race import show_race
+        from specbench.cli.commands.show_request import show_race
 
         show_race(read_run(run), race, request, speed, out, as_json)
         return

@@ -1,8 +1,8 @@
-"""``specbench show RUN --request ID``: show an answer step by step, as states, or one forward's tree."""
+"""Views of single answers: ``specbench show RUN --request ID`` step by step, as states or as a tree, and ``--race``."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,3 +130,26 @@ def find(read: ReadRun, request: str, method: str | None) -> list[RequestRecord]
         raise unknown_name("request", request, known, "in this run", see="requests.jsonl in its folder has all")
     order = {label: at for at, label in enumerate(labels)}
     return sorted(found, key=lambda record: (order.get(record.method, len(order)), record.repeat, record.turn))
+
+
+_PAGES = (".html", ".htm")
+
+
+def show_race(read: ReadRun, methods: str, request: str | None, speed: float, out: Path | None, as_json: bool) -> None:
+    """Show a race, or write it to the file ``out``: a page (.html) or a film (.gif, or .mp4 by ffmpeg)."""
+    from specbench.analysis import disturbance_line
+    from specbench.report import play_race, race, race_data, write_race
+
+    if not 0.01 <= speed <= 1000:
+        raise UsageError(f"--speed must be from 0.01 to 1000, not {speed:g}")
+    found = race(read.config, read.records, [name.strip() for name in methods.split(",") if name.strip()], request)
+    about = [line] if (line := disturbance_line(read.summary)) else []
+    about += [] if read.complete else ["the run is not complete"]
+    if out is None or out.suffix.lower() not in _PAGES:  # a page lists them among its conditions
+        found = replace(found, notes=[*found.notes, *about])
+    if out is not None:
+        output.stdout().print(str(write_race(found, read, out, speed)), soft_wrap=True, markup=False)
+    elif as_json:
+        output.emit_json(race_data(found))
+    else:
+        play_race(output.stdout(), found, speed)

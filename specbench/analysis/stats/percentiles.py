@@ -1,4 +1,4 @@
-"""Percentiles of the times that users wait, with bootstrap intervals over prompts."""
+"""Quantiles of pooled values, such as the times that users wait, with bootstrap intervals over prompts."""
 
 from __future__ import annotations
 
