@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from specbench.engine.cpu.library import open_cpu_library as open_cpu_library
     from specbench.engine.cpu.source import CPU_SOURCE as CPU_SOURCE
     from specbench.engine.engine import Engine as Engine
+    from specbench.engine.grammar import Grammar as Grammar
     from specbench.engine.graphs import settle as settle
     from specbench.engine.heads.head_pass import HeadPass as HeadPass
     from specbench.engine.heads.head_rows import HeadRows as HeadRows
