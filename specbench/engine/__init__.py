@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from specbench.engine.cpu.library import open_cpu_library as open_cpu_library
     from specbench.engine.cpu.source import CPU_SOURCE as CPU_SOURCE
     from specbench.engine.engine import Engine as Engine
-    from specbench.engine.grammar import Grammar as Grammar
     from specbench.engine.graphs import settle as settle
     from specbench.engine.heads.head_pass import HeadPass as HeadPass
     from specbench.engine.heads.head_rows import HeadRows as HeadRows
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from specbench.engine.layers.pieces import Rotary as Rotary
     from specbench.engine.layers.pieces import Store as Store
     from specbench.engine.layers.rotary import ExactRotary as ExactRotary
+    from specbench.engine.logits.grammar import Grammar as Grammar
     from specbench.engine.memory import ran_out as ran_out
     from specbench.engine.memory_budget import TreesTooLarge as TreesTooLarge
     from specbench.engine.memory_budget import Widths as Widths

@@ -21,8 +21,8 @@ from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.cache import StaticCache
 from specbench.engine.layers.recurrent import CACHE_NAMES
 from specbench.engine.layout import Group, Layout
+from specbench.engine.logits.processors import TextRows, processed
 from specbench.engine.ops import Ancestry, Ops, typical_next
-from specbench.engine.processors import TextRows, processed
 from specbench.engine.sampler import Sampling, perturbed
 
 

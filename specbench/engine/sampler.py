@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from specbench.common import temperature_fault
-from specbench.engine.grammar import Grammar
+from specbench.engine.logits.grammar import Grammar
 
 _MASK = 0xFFFFFFFF
 _NAN = 0x7FFFFFFF  # key of NaN, greater than all other keys
@@ -97,7 +97,7 @@ class Sampling:
 
     @property
     def processes(self) -> bool:
-        """Whether logits are changed before temperature, top-k and top-p (:mod:`.processors`)."""
+        """Whether logits are changed before temperature, top-k and top-p (:mod:`.logits.processors`)."""
         return self.needs_text or bool(self.logit_bias) or (self.min_p > 0 and not self.greedy)
 
     @property

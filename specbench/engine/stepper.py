@@ -18,9 +18,9 @@ from specbench.engine.attention.choice import Attentions
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket
 from specbench.engine.fast_paths import reason
 from specbench.engine.graphs import Capture, CaptureFailed, Follower, LastProbabilities, StepGraph
+from specbench.engine.logits.processors import TextRows
 from specbench.engine.memory import ran_out
 from specbench.engine.pack import Batch, Forced, Outcome, Shape
-from specbench.engine.processors import TextRows
 from specbench.engine.program import Mark, Program, StepKind, unmarked
 from specbench.engine.sampler import Sampling
 from specbench.engine.slots import Slots

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding import TokenTree
-from specbench.engine.grammar import Grammar
+from specbench.engine.logits.grammar import Grammar
 from specbench.engine.sampler import Sampling, over
 
 
