@@ -74,7 +74,7 @@ class Sampling:
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min-p must be in [0, 1], not {self.min_p}")
         if not 0 < self.repetition_penalty < float("inf"):
-            raise ValueError(f"repetition penalty must be above 0, not {self.repetition_penalty}")
+            raise ValueError(f"repetition-penalty must be above 0, not {self.repetition_penalty}")
 
     @property
     def greedy(self) -> bool:

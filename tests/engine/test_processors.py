@@ -334,5 +334,5 @@ def test_steps_with_penalties_are_not_captured(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("wrong", [{"min_p": 1.5}, {"repetition_penalty": 0.0}, {"min_p": float("nan")}])
 def test_impossible_processors_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong)).replace("_", ".")):
+    with pytest.raises(ValueError, match=next(iter(wrong)).replace("_", "-")):
         Sampling(**wrong)  # type: ignore[arg-type]
