@@ -31,17 +31,17 @@ BUDGETS = {
     "cli": 3150,
     "common": 3050,
     "decoding": 1950,
-    "engine": 10850,  # attention with sinks, caps and chunks; recurrent layers
+    "engine": 11165,  # attention with sinks, caps and chunks; recurrent layers; logit processors and grammars
     "evals": 5150,
     "heads": 1900,
     "hardware": 1700,
     "models": 3350,  # packed and quantised weights; arguments of templates
-    "planning": 1600,
+    "planning": 1700,  # options of logit processors, grammar files
     "profiling": 1100,
     "quality": 850,
     "report": 9250,
-    "results": 2750,
-    "runner": 4500,
+    "results": 2765,  # logit processors of a run
+    "runner": 4540,  # token ids of a bias, compiled grammars
     "sweeps": 2550,
     "training": 6375,
 }

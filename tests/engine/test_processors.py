@@ -330,6 +330,13 @@ def test_steps_with_penalties_are_not_captured(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
     with pytest.raises(UsageError, match="--graphs"):
         Engine(tiny_llama(VOCAB), capacity=60, sampling=Sampling(**PENALTIES), graphs=True)
+    model, ids = tiny_llama(VOCAB), prompt(7, VOCAB)
+    with attached(model, capacity=60, max_rows=16, sampling=Sampling(**PENALTIES)) as engine:
+        expected = autoregressive(engine, ids, TOKENS)
+    with attached(model, capacity=60, max_rows=16, graphs=True) as engine:
+        engine.sampling = Sampling(**PENALTIES)
+        assert autoregressive(engine, ids, TOKENS) == expected
+        assert not engine.report()["graphs"]
 
 
 @pytest.mark.parametrize("wrong", [{"min_p": 1.5}, {"repetition_penalty": 0.0}, {"min_p": float("nan")}])
