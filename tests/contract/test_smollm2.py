@@ -328,14 +328,23 @@ def test_processed_ar_is_generate(
     sampling = Sampling(temperature, seed=5, min_p=0.1, repetition_penalty=1.3)
     with attached(smollm2, asked, 1, 1) as engine:
         answers = decode(smollm2, engine, AR, asked, sampling)
+    ties = 0
     more = [TemperatureLogitsWarper(temperature), MinPLogitsWarper(0.1), Noise()] if temperature else []
     for request in asked:
         ids = torch.tensor([list(request.ids)])
         with torch.inference_mode():
             out = smollm2.model.generate(
                 ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False,
-                repetition_penalty=1.3, logits_processor=LogitsProcessorList(more),
+                repetition_penalty=1.3, logits_processor=LogitsProcessorList(more), output_scores=True,
+                return_dict_in_generate=True,
             )  # fmt: skip
-        answer, result = answers[request.prompt_id], out[0, len(request.ids) :].tolist()
-        assert answer == result[: len(answer)]
+        answer, result = answers[request.prompt_id], out.sequences[0, len(request.ids) :].tolist()
+        if answer != result[: len(answer)]:  # transformers' own forward rounds otherwise: two tokens were equally good
+            at = lossless.first_divergence(answer, result)
+            assert at is not None
+            ours, theirs = (float(out.scores[at][0, each[at]]) for each in (answer, result))
+            assert abs(ours - theirs) < 1e-4, (request.prompt_id, at)
+            ties += 1
+            continue
         assert len(answer) == len(result) or any(stop in smollm2.decode(answer) for stop in request.rule.stops)
+    assert ties <= prompts // 20
