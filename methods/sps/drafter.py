@@ -109,7 +109,7 @@ class Drafter:
 
     def _follow(self) -> None:
         """Use the target's sampling settings; before the first request, let the engine prepare for them."""
-        sampling = self._sampling()
+        sampling = self._sampling().of_drafts
         if self.engine.sampling != sampling:
             self.engine.sampling = sampling
         if self._warm_for != sampling and not self._texts:

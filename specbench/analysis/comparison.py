@@ -20,7 +20,7 @@ from specbench.analysis.speedup import difference_of, speedup_of
 from specbench.analysis.stats.proportions import paired_difference
 from specbench.analysis.stats.ratio import paired_ratio, per_prompt, relative_ratio
 from specbench.common import Undecided, UsageError, unknown_name
-from specbench.results import BASELINE, AccuracyDifference, MethodSpec, RequestRecord, Speedup
+from specbench.results import BASELINE, PROCESSORS, AccuracyDifference, MethodSpec, RequestRecord, Speedup
 
 _SEED = 0  # for the bootstrap, as in summaries
 
@@ -116,7 +116,11 @@ def _unlike(a: Side, b: Side) -> Iterator[str]:
         ("task version", ours.task.version, theirs.task.version),
         ("token budget", ours.max_new_tokens, theirs.max_new_tokens),
         ("temperature", sampling.temperature, other.temperature),
-        *((name, getattr(sampling, name), getattr(other, name)) for name in ("top_k", "top_p", "seed") if sampled),
+        *(
+            (name.replace("_", " "), getattr(sampling, name), getattr(other, name))
+            for name in ("top_k", "top_p", "seed", *PROCESSORS)
+            if sampled or name in PROCESSORS[1:]  # the first is min-p
+        ),
         ("concurrency", ours.concurrency, theirs.concurrency),
         ("number of prompts", ours.task.prompts, theirs.task.prompts),
     ]

@@ -263,8 +263,8 @@ class StepResult:
         top: with ``top_k``: (scores, ids), each [rows, k], highest first; the sampler maximises these scores.
         hidden: with ``taps``: concatenated outputs of the tapped layers for the tokens that this call added to the
             cache, in their order, [tokens, taps × hidden size]. On the device, and valid only until the next step.
-        probabilities: with ``probabilities``: the distribution of the token after each row, after temperature, top-k
-            and top-p (greedy: at temperature 1), float32 [rows, V]. On the device, and valid only until the next step.
+        probabilities: with ``probabilities``: the distribution of the token after each row, after penalties and all
+            filters (greedy: at temperature 1), float32 [rows, V]. On the device, and valid only until the next step.
     """
 
     emitted: list[int]

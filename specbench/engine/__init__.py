@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from specbench.engine.layers.pieces import Rotary as Rotary
     from specbench.engine.layers.pieces import Store as Store
     from specbench.engine.layers.rotary import ExactRotary as ExactRotary
+    from specbench.engine.logits.grammar import Grammar as Grammar
     from specbench.engine.memory import ran_out as ran_out
     from specbench.engine.memory_budget import TreesTooLarge as TreesTooLarge
     from specbench.engine.memory_budget import Widths as Widths

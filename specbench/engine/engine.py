@@ -115,6 +115,12 @@ class Engine:
                 self._why_eager = "the model has recurrent layers, whose states the host moves"
             elif capture is not None:
                 self._graphs = GraphStepper(self._eager, capture, self._notes.append)
+            if self._graphs is not None and self.sampling.needs_text:
+                self._why_eager = "penalties and a grammar need the text before each row, which is on the host"
+                if self._graphs_asked:
+                    raise UsageError(f"cannot capture steps: {self._why_eager}; leave --graphs out")
+                self._notes.append("steps with penalties or a grammar run without CUDA graphs")
+            elif self._graphs is not None:
                 self._tuner = Tuner(self._graphs, self._eager, self.code, self._max_rows, self.rounding, deterministic)
         except BaseException as error:
             self.close()
@@ -170,7 +176,7 @@ class Engine:
         return self._slots.length(slot)
 
     def text(self, slot: int) -> Sequence[int]:
-        """Committed tokens of an occupied slot; known only of a model with recurrent layers."""
+        """Committed tokens of an occupied slot; known only if steps need them (:class:`.slots.Slots`)."""
         return self._slots.texts[slot]
 
     def alloc(self) -> int:
@@ -221,6 +227,7 @@ class Engine:
         *,
         top_k: int = 0,
         taps: tuple[int, ...] = (),
+        prompt: int | None = None,
     ) -> StepResult:
         """Feed a prompt to an occupied slot and emit the tokens that follow it.
 
@@ -229,6 +236,8 @@ class Engine:
         ``ids`` (at least one) are appended to the tokens in the slot. ``tree`` holds draft tokens under the last prompt
         token (``tree.tokens[0] == ids[-1]``). Every method emits AR's tokens here: even drafts with a proposal are
         accepted only if they equal AR's tokens.
+
+        ``prompt``: tokens of the sequence that are no output, for penalties and grammars; by default all until here.
 
         Raises:
             UsageError: the prompt is empty or does not fit the capacity.
@@ -244,6 +253,7 @@ class Engine:
         if tree.tokens[0] != ids[-1]:
             raise BadTree(f"the tree of a prefill starts at the last prompt token {ids[-1]}, not {tree.tokens[0]}")
         self._check_rows(tree)
+        self._slots.prompts[slot] = self.length(slot) + len(ids) if prompt is None else prompt
         return self._eager.prefill(slot, list(ids[:-1]), tree, top_k, taps)
 
     def step(

@@ -21,6 +21,7 @@ from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.cache import StaticCache
 from specbench.engine.layers.recurrent import CACHE_NAMES
 from specbench.engine.layout import Group, Layout
+from specbench.engine.logits.processors import TextRows, processed
 from specbench.engine.ops import Ancestry, Ops, typical_next
 from specbench.engine.sampler import Sampling, perturbed
 
@@ -171,12 +172,14 @@ class Program:
         head: Tensor | None = None,
         commit: bool = True,
         mark: Mark = unmarked,
+        texts: Sequence[TextRows] = (),
     ) -> Computed:
         """Run one forward over the trees of some slots.
 
         ``packed``: int32 [shape.width_in] on the device; ``groups``: groups of the layout if the host knows them, None
         under capture; ``head``: int64 [H], prompt tokens before the root, in a prefill of one slot; ``commit``: whether
-        to move the KV of accepted rows here rather than in the caller.
+        to move the KV of accepted rows here rather than in the caller; ``texts``: the text before each tree, if the
+        sampling needs it.
         """
         fields = pack.split(packed, shape, groups)
         layout = fields.layout
@@ -186,6 +189,8 @@ class Program:
         with self._forward(fields, ancestry, cache, backend, head, mark, kind.taps) as (logits, outputs):
             chosen, row = [], 0
             for some in logits:
+                if kind.sampling.processes:
+                    some = processed(some, kind.sampling, texts, row)
                 chosen.append(self._choose(some, positions[:, row : row + some.shape[1]], kind))
                 row += some.shape[1]
         hidden = torch.cat(outputs, dim=-1) if kind.taps else None

@@ -10,7 +10,7 @@ Sampling of drafts and their block verification (:mod:`.block_verification`) use
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Any
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from specbench.common import temperature_fault
+from specbench.engine.logits.grammar import Grammar
 
 _MASK = 0xFFFFFFFF
 _NAN = 0x7FFFFFFF  # key of NaN, greater than all other keys
@@ -42,12 +43,24 @@ class Sampling:
         top_k: keep the k most probable tokens (ties with the k-th stay); 0 keeps all.
         top_p: keep the smallest set of most probable tokens whose mass reaches it; 1 keeps all.
         seed: key of the noise; unused when greedy.
+        min_p: keep the tokens whose probability is at least this share of the most probable token's; 0 keeps all.
+        repetition_penalty: divides positive logits of tokens in prompt and output, and multiplies negative ones.
+        presence_penalty: subtracted from the logits of tokens in the output.
+        frequency_penalty: subtracted once for each time that a token is in the output.
+        logit_bias: (token id, value added to its logit).
+        grammar: forbids tokens that the output cannot continue with.
     """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if fault := temperature_fault(self.temperature):
@@ -58,6 +71,10 @@ class Sampling:
             raise ValueError(f"top-p must be in (0, 1], not {self.top_p}")
         if not 0 <= self.seed < 1 << 63:
             raise ValueError(f"seed must be in [0, 2^63), not {self.seed}")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min-p must be in [0, 1], not {self.min_p}")
+        if not 0 < self.repetition_penalty < float("inf"):
+            raise ValueError(f"repetition-penalty must be above 0, not {self.repetition_penalty}")
 
     @property
     def greedy(self) -> bool:
@@ -67,6 +84,28 @@ class Sampling:
     def filters(self) -> bool:
         """Whether top-k or top-p is on."""
         return self.top_k > 0 or self.top_p < 1
+
+    @property
+    def penalises(self) -> bool:
+        """Whether the logits of a row depend on the tokens before it."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    @property
+    def needs_text(self) -> bool:
+        """Whether tokens before a row decide how its logits are processed."""
+        return self.penalises or self.grammar is not None
+
+    @property
+    def processes(self) -> bool:
+        """Whether logits are changed before temperature, top-k and top-p (:mod:`.logits.processors`)."""
+        return self.needs_text or bool(self.logit_bias) or (self.min_p > 0 and not self.greedy)
+
+    @property
+    def of_drafts(self) -> Sampling:
+        """Parameters of a draft model, whose drafts the target verifies: without penalties, logit bias and grammar."""
+        plain = Sampling()
+        names = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "grammar")
+        return replace(self, **{name: getattr(plain, name) for name in names})
 
 
 def _mix(x: Any) -> Any:
@@ -154,7 +193,7 @@ def _noise(seed: int, positions: Tensor, vocab: int) -> Tensor:
     return gumbel(torch.full_like(positions[:, :1], seed), positions, vocab)
 
 
-def _over(values: Tensor, temperature: float) -> Tensor:
+def over(values: Tensor, temperature: float) -> Tensor:
     """Divide float32 ``values`` by the temperature with IEEE rounding; by a Python number, CUDA multiplies instead."""
     return values / values.new_full((), temperature)
 
@@ -213,7 +252,7 @@ def _outside(logits: Tensor, sampling: Sampling) -> Tensor:
         return logits < logits.topk(top_k, dim=-1).values[:, -1:]
     keys = _order(logits)
     ordered = keys.topk(top_k, dim=-1).values if top_k else _descending(keys)
-    scores = _over((ordered ^ ((ordered >> 31) & _NAN)).view(torch.float32), sampling.temperature)
+    scores = over((ordered ^ ((ordered >> 31) & _NAN)).view(torch.float32), sampling.temperature)
     masses = _masses(scores, scores[:, :1])
     reached = masses.cumsum(-1)
     total = reached[:, -1:]
@@ -237,7 +276,7 @@ def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.greedy:
         return logits
     values = logits.float()
-    found = _over(values, sampling.temperature)
+    found = over(values, sampling.temperature)
     if sampling.filters:
         vocab = values.shape[-1]
         found.view(-1, vocab).masked_fill_(_outside(values.reshape(-1, vocab), sampling), -torch.inf)

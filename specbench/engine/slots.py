@@ -16,14 +16,16 @@ class Slots:
 
     Attributes:
         lengths: number of cached tokens of each slot; None if the slot is free.
-        texts: committed tokens of each slot of a model with recurrent layers, whose states can only be made again from
-            the text; empty for other models.
+        texts: committed tokens of each slot if steps need them: with penalties or a grammar, and for a model with
+            recurrent layers, whose states can only be made again from the text; empty otherwise.
+        prompts: number of tokens of each slot's prompt; the tokens after them are output.
     """
 
     def __init__(self, cache: StaticCache, count: int, capacity: int) -> None:
         self.cache, self.capacity = cache, capacity
         self.lengths: list[int | None] = [None] * count
         self.texts: list[list[int]] = [[] for _ in range(count)]
+        self.prompts = [0] * count
         self._noise = [0] * count  # leading cells of each slot that hold noise
 
     def __len__(self) -> int:
@@ -62,6 +64,7 @@ class Slots:
         if not 0 <= length <= self.length(slot):
             raise ValueError(f"slot {slot} holds {self.length(slot)} tokens, not {length}")
         self.lengths[slot] = length
+        del self.texts[slot][length:]
 
     def assume(self, slot: int, length: int) -> None:
         """Treat the first ``length`` cells of an occupied slot as filled, without a prefill, to time steps there.

@@ -18,6 +18,7 @@ from specbench.engine.attention.choice import Attentions
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket
 from specbench.engine.fast_paths import reason
 from specbench.engine.graphs import Capture, CaptureFailed, Follower, LastProbabilities, StepGraph
+from specbench.engine.logits.processors import TextRows
 from specbench.engine.memory import ran_out
 from specbench.engine.pack import Batch, Forced, Outcome, Shape
 from specbench.engine.program import Mark, Program, StepKind, unmarked
@@ -73,8 +74,10 @@ class EagerStepper:
     ) -> StepKind:
         """Return the kind of a step, with those sampling parameters that a graph of the step would bake in."""
         acceptance = None if self._sampling.greedy else acceptance
-        # With top-k, torch computes the scores, which bakes in all parameters; probabilities bake in the temperature.
-        sampling = self._sampling if top_k else self.program.ops.same_graph(self._sampling)
+        # With top-k, torch computes the scores, which bakes in all parameters, as processing does; probabilities bake
+        # in the temperature.
+        baked = bool(top_k) or self._sampling.processes
+        sampling = self._sampling if baked else self.program.ops.same_graph(self._sampling)
         if probabilities or acceptance is not None:
             sampling = replace(sampling, temperature=self._sampling.temperature)
         return StepKind(sampling, top_k, taps, forced, attention, tall, probabilities, acceptance)
@@ -92,7 +95,7 @@ class EagerStepper:
         out = self.program.run(
             self._packed(batch, shape, forced), shape, kind, self.slots.cache,
             self.attentions.backend(kind.attention, kind.tall),
-            groups=batch.groups(lengths), commit=False, mark=mark,
+            groups=batch.groups(lengths), commit=False, mark=mark, texts=self._texts(batch),
         )  # fmt: skip
         verdicts = self.verify_blocks(batch, out.probabilities, forced)
         # The only host read of a step, apart from verdicts.
@@ -105,12 +108,23 @@ class EagerStepper:
         mark("commit")
         return results
 
+    def _texts(self, batch: Batch, head: Sequence[int] = ()) -> list[TextRows]:
+        """The text before each tree, ``head`` included, if the sampling needs it."""
+        if not self._sampling.needs_text:
+            return []
+        known, grammar = self.slots, self._sampling.grammar
+        return [
+            TextRows(slot, batch.first[slot], tree, [*known.texts[slot], *head], known.prompts[slot], grammar)
+            for slot, tree in batch.trees.items()
+        ]
+
     def _keep_states(self, batch: Batch, results: Mapping[int, StepResult], head: Sequence[int] = ()) -> None:
-        """Commit the states of recurrent layers."""
+        """Commit the states of recurrent layers, and texts that later steps need."""
         recurrent = self.slots.cache.recurrent
-        if recurrent is None:
+        if recurrent is None and not self._sampling.needs_text:
             return
-        recurrent.commit({slot: result.path for slot, result in results.items()}, batch.first)
+        if recurrent is not None:
+            recurrent.commit({slot: result.path for slot, result in results.items()}, batch.first)
         for slot, result in results.items():
             tokens = batch.trees[slot].tokens
             self.slots.texts[slot] += [*head, *(tokens[row] for row in result.path)]
@@ -167,6 +181,7 @@ class EagerStepper:
             self._packed(batch, shape), shape, kind, cache, self.attentions.backend(self.attentions.of_prompt(tree)),
             groups=batch.prompt(self.slots.cached), commit=False,
             head=torch.tensor(head, dtype=torch.int64, device=cache.device) if head else None,
+            texts=self._texts(batch, head),
         )  # fmt: skip
         result = Outcome(out.outcome.cpu().numpy(), shape, top_k).results(batch, out.hidden)[slot]
         self.slots.commit(slot, start + len(head), result.path)
@@ -255,7 +270,7 @@ class GraphStepper:
 
     def _find(self, batch: Batch, kind: StepKind, lengths: list[int], forced: Forced | None) -> StepGraph | None:
         """Return the graph for a step, with its input filled in, or None if the step has to run eagerly."""
-        if batch.rows > ROW_BUCKETS[-1]:
+        if batch.rows > ROW_BUCKETS[-1] or self._eager.sampling.needs_text:
             return None
         rows = row_bucket(batch.rows)
         key = self.padded_to.get((rows, kind), rows), kind

@@ -47,8 +47,7 @@ def next_tokens(engine: Engine, chains: Sequence[Chain]) -> list[list[int]]:
 def log_probabilities(engine: Engine, chains: Sequence[Chain], following: Sequence[Sequence[int]]) -> list[list[float]]:
     """Return natural log-probabilities of given tokens after each token of each chain, without changing the cache.
 
-    They are those of the plain softmax of the logits, in float32, regardless of the engine's temperature, top-k and
-    top-p.
+    They are those of the plain softmax of the logits, in float32, regardless of the engine's sampling.
 
     ``following``: for each chain, a token after each of its tokens.
     """

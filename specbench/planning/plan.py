@@ -5,6 +5,7 @@ Command line, Python keyword arguments and the record are derived from it.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -152,6 +153,24 @@ class _Asking(Flags):
     )
     top_k: int = flag(0, "--top-k", help="Keep the k most probable tokens; 0 is off.", ge=0)
     top_p: float = flag(1.0, "--top-p", help="Keep the most probable mass; 1 is off.", gt=0, le=1)
+    min_p: float = flag(
+        0.0, "--min-p", help="Keep tokens with this share of the best one's probability; 0 is off.", ge=0, le=1
+    )
+    repetition_penalty: float = flag(
+        1.0, "--repetition-penalty", help="Factor against tokens of prompt and output; 1 is off.", gt=0, le=100
+    )
+    presence_penalty: float = flag(
+        0.0, "--presence-penalty", help="Subtracted from logits of tokens in the output.", ge=-2, le=2
+    )
+    frequency_penalty: float = flag(
+        0.0, "--frequency-penalty", help="Subtracted for each occurrence in the output.", ge=-2, le=2
+    )
+    logit_bias: Sequence[str] = flag(
+        (), "--logit-bias", help="Add X to the logit of a token, by id or text; repeatable.", metavar="TOKEN=X"
+    )
+    grammar: Path | None = flag(
+        None, "--grammar", help="Grammar of every answer: a JSON schema .json, .lark or .regex file.", exists="file"
+    )
     seed: int = flag(0, "--seed", help="Seed of sampling, drafting and the order of requests.", ge=0, lt=1 << 63)
     settings: Sequence[str] = flag(
         (),
@@ -174,6 +193,12 @@ class _Asking(Flags):
         if fault := temperature_fault(temperature or 0.0):
             raise UsageError(f"--{fault}")
         return temperature
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _biases(cls, written: Sequence[str]) -> Sequence[str]:
+        _parse_bias(written)
+        return written
 
 
 class Decoding(Noting, Loading, Stepping, Drawing, _Asking):
@@ -204,9 +229,16 @@ class Decoding(Noting, Loading, Stepping, Drawing, _Asking):
     @property
     def sampling(self) -> SamplingSpec:
         """How tokens are chosen."""
-        from specbench.results import SamplingSpec  # imported here to keep --help fast
+        from specbench.planning.grammar import read_grammar  # imported here to keep --help fast
+        from specbench.results import SamplingSpec
 
-        return SamplingSpec(temperature=self.temperature or 0.0, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
+        same = ("top_k", "top_p", "seed", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+        return SamplingSpec(
+            temperature=self.temperature or 0.0,
+            **{name: getattr(self, name) for name in same},
+            logit_bias=_parse_bias(self.logit_bias),
+            grammar=read_grammar(self.grammar) if self.grammar else None,
+        )
 
     def plan(self, **more: Any) -> Plan:
         """Return a :class:`Plan` with these options; ``more`` adds or replaces fields."""
@@ -317,6 +349,23 @@ def command(recorded: Mapping[str, Any]) -> str:
         else:
             found += [part for each in (value if isinstance(value, list) else [value]) for part in (written, str(each))]
     return shlex.join(found)
+
+
+def _parse_bias(written: Sequence[str]) -> dict[str, float]:
+    """Parse ``TOKEN=X`` of ``--logit-bias``; X is from -100 to 100, as in OpenAI's API."""
+    found: dict[str, float] = {}
+    for each in written:
+        token, equals, text = each.rpartition("=")
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (token and equals and abs(value) <= 100):
+            raise UsageError(f"--logit-bias {each}: write TOKEN=X with X from -100 to 100")
+        if token in found:
+            raise UsageError(f"--logit-bias {each}: the token has two values; keep one")
+        found[token] = value
+    return found
 
 
 def _nameless(value: Any) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from specbench.backends import Row
 from specbench.common import EngineFault, UsageError, check_can_make
 from specbench.hardware import gpus, read_profile
+from specbench.planning.grammar import grammar_source
 from specbench.planning.memory_check import assert_fits
 from specbench.planning.resolving import Resolved
 
@@ -19,6 +20,8 @@ def check_ready(resolved: Resolved) -> None:
     if plan.profile is not None:
         read_profile(plan.profile)
     check_can_make(plan.out)
+    if grammar := plan.sampling.grammar:
+        grammar_source(grammar)
     for task in resolved.tasks:
         _ = task.instance
 

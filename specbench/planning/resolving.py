@@ -104,6 +104,8 @@ def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = Fal
         notes.append(f"{plan.model} sets {' '.join(f'--task-set {setting}' for setting in asks)}")
     rows = plan_rows(labels, given, plan.backend_url)
     _check_rows(plan, rows, expand)
+    if plan.grammar and plan.simulate:
+        raise UsageError("cannot simulate acceptance under --grammar: random tokens break it; remove one of them")
     own = {label: name for label, name in labels.items() if not is_row(name)}
     bounds, why = auto_tree_size(plan, own, given) if by_machine else ({}, [])
     warnings = [*_untrained(plan.model, [*own.values()])]
@@ -145,6 +147,9 @@ def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
         raise UsageError(
             f"{first} is a row of another engine, which this command does not support; remove it or use specbench run"
         )
+    if processors := plan.sampling.processors:
+        flags = " ".join(f"--{name.replace('_', '-')}" for name in processors)
+        raise UsageError(f"{first} cannot use {flags}: other engines do not get it; remove it or the row")
     if plan.concurrency > 1:
         raise UsageError(f"{first} decodes one request at a time; remove --concurrency or the row")
     if plan.keep_prefix:

@@ -22,6 +22,7 @@ OPTIONAL = (
     ("flash-attn-4", "", "attention of chains and prompts on Hopper and Blackwell GPUs, where it is measured faster"),
     ("evalplus", "eval", "HumanEval+ and MBPP+ verdicts"),
     ("lm-eval", "eval", "specbench quality"),
+    ("llguidance", "grammar", "--grammar"),
 )
 _GIB = 1 << 30
 _SAMPLE, _ENDS = "How many letters has this sentence?", 6  # a prompt, and the number of tokens shown at each end

@@ -82,11 +82,13 @@ if TYPE_CHECKING:
     from specbench.results.schema import BASE as BASE
     from specbench.results.schema import BASELINE as BASELINE
     from specbench.results.schema import MEMORY as MEMORY
+    from specbench.results.schema import PROCESSORS as PROCESSORS
     from specbench.results.schema import SWITCH as SWITCH
     from specbench.results.schema import Count as Count
     from specbench.results.schema import Dated as Dated
     from specbench.results.schema import Figure as Figure
     from specbench.results.schema import FinishReason as FinishReason
+    from specbench.results.schema import GrammarSpec as GrammarSpec
     from specbench.results.schema import MethodSpec as MethodSpec
     from specbench.results.schema import ModelSpec as ModelSpec
     from specbench.results.schema import PromptDraw as PromptDraw

@@ -25,6 +25,9 @@ BASE = "ar@base"
 #: Values of ``--graphs`` and ``--native`` for the engine; None means on if available.
 SWITCH: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
+#: Fields of :class:`SamplingSpec` that change logits before temperature, top-k and top-p.
+PROCESSORS = ("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "grammar")
+
 #: Key of the memory of each method, by label, in the engine's report.
 MEMORY = "memory"
 
@@ -81,13 +84,48 @@ class MethodSpec(Record):
         return written
 
 
+class GrammarSpec(Record):
+    """A grammar that every answer follows, as it was written."""
+
+    kind: Literal["json", "lark", "regex"] = Field(description="json is a JSON schema")
+    text: str
+
+    def __str__(self) -> str:
+        name = "JSON schema" if self.kind == "json" else self.kind
+        return f"{name} {hashlib.sha256(self.text.encode()).hexdigest()[:8]}"
+
+
 class SamplingSpec(Record):
-    """How tokens are chosen; temperature 0 is greedy."""
+    """How tokens are chosen; temperature 0 is greedy. Absent fields after ``seed`` are off."""
 
     temperature: float
     top_k: int
     top_p: float
     seed: int
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[str, float] = Field(default_factory=dict, description="by token: digits are its id, else its text")
+    grammar: GrammarSpec | None = None
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out processors that are off, so that digests of older runs stay the same."""
+        written: dict[str, Any] = write(self)
+        return {name: value for name, value in written.items() if name not in PROCESSORS or name in self.processors}
+
+    @property
+    def processors(self) -> dict[str, Any]:
+        """The logit processors that are on, with their values."""
+        off = {name: info.get_default(call_default_factory=True) for name, info in type(self).model_fields.items()}
+        return {name: value for name in PROCESSORS if (value := getattr(self, name)) != off[name]}
+
+    @property
+    def words(self) -> str:
+        """The logit processors that are on, for a title; empty without any."""
+        shown = self.processors | ({"logit_bias": f"on {len(self.logit_bias)} tokens"} if self.logit_bias else {})
+        return ", ".join(f"{name.replace('_', ' ').replace('min p', 'min-p')} {value}" for name, value in shown.items())
 
 
 class ModelSpec(Record):

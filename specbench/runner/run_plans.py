@@ -36,7 +36,7 @@ def run_plan(plan: Plan) -> Iterator[Measured]:
 
 
 def _measured(plan: Plan) -> Iterator[Measured]:
-    plan = plan.anchored("out", "data_dir", "profile")
+    plan = plan.anchored("out", "data_dir", "profile", "grammar")
     notes = notes_of(plan)
     say = printing_to(notes)
     onto = projected_gpu(plan.project, plan.profile)

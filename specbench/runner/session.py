@@ -29,6 +29,7 @@ from specbench.runner.record import Request
 from specbench.runner.setup.calibration import Calibration
 from specbench.runner.setup.layer_backend import native_of
 from specbench.runner.setup.request_state import States
+from specbench.runner.setup.sampling import sampling_of
 from specbench.runner.setup.shared_state import SharedState
 from specbench.runner.setup.target import no_draft_models, target_of
 from specbench.runner.setup.warm_up import warm_up_ids
@@ -344,14 +345,10 @@ def session_of(
             spec, dtype=model.spec.dtype, device=str(model.model.device), trust_remote_code=plan.trust_remote_code
         )
 
-    try:
-        sampling = Sampling(**resolved.sampling.model_dump())
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     session = Session(
         model,
         resolved.methods if methods is None else methods,
-        sampling,
+        sampling_of(resolved.sampling, model),
         capacity=capacity,
         slots=plan.concurrency,
         kernels=kernels,

@@ -76,7 +76,7 @@ def sweep(plan: SweepPlan) -> Sweep:
 
 def _asked(plan: SweepPlan, say: Callable[[str], None]) -> Asked:
     """Prepare the sweep of a plan; mistakes in the plan are found here, and an alias's settings are reported."""
-    plan = plan.anchored("out", "data_dir", "profile")
+    plan = plan.anchored("out", "data_dir", "profile", "grammar")
     check_device(plan)
     until = plan.until
     resolved, cells = expanded(plan, insist=plan.yes)

@@ -128,6 +128,7 @@ class Watching(Engine):
         *,
         top_k: int = 0,
         taps: tuple[int, ...] = (),
+        prompt: int | None = None,
     ) -> StepResult:
         assert (top_k, taps) == (self.seen.method.top_k, self.seen.method.taps)
         if tree is not None:

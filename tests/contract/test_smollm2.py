@@ -18,12 +18,14 @@ from support import decoders
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Context, Method
 from specbench.engine.engine import Engine
-from specbench.engine.sampler import Sampling
+from specbench.engine.sampler import Sampling, gumbel
 from specbench.models.loaded_model import LoadedModel
 from specbench.planning.tasks import plan_tasks
+from specbench.results import SamplingSpec
 from specbench.runner import Runner
 from specbench.runner.grades import lossless
 from specbench.runner.record import Request
+from specbench.runner.setup.sampling import sampling_of
 from specbench.runner.stop import StopRule
 
 MANY, TOKENS = 5, 96
@@ -213,3 +215,136 @@ def test_methods_are_ar_on_many_prompts(
         answers = _answers[task, sampling]
         mine = decode(smollm2, engine, method, asked, sampling, concurrency)
         assert_is_ar(engine, method, asked, answers, mine)
+
+
+# ------------------------------------------------------------------ with logit processors
+
+_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 10},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},  # the model would write line breaks until the budget ends
+}
+_JSON = {"grammar": {"kind": "json", "text": json.dumps(_SCHEMA)}}
+_PENALTIES = {"repetition_penalty": 1.2, "presence_penalty": 0.4, "frequency_penalty": 0.3}
+PROCESSED: dict[str, dict[str, Any]] = {
+    "penalties": _PENALTIES,
+    "penalties-sampled": {"temperature": 0.8, "seed": 3, "min_p": 0.05, "logit_bias": {" the": 1.5}, **_PENALTIES},
+    "json": _JSON,
+    "json-sampled": {"temperature": 1.0, "seed": 4, "top_p": 0.95, **_JSON, **_PENALTIES},
+}
+
+
+def processing(model: LoadedModel, name: str) -> Sampling:
+    if name.startswith("json"):
+        pytest.importorskip("llguidance")
+    plain = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0}
+    return sampling_of(SamplingSpec.model_validate(plain | PROCESSED[name]), model)
+
+
+def follows_schema(text: str) -> bool:
+    """Whether a text is an object of the schema, by json and a check of its own."""
+    found = json.loads(text)
+    return (
+        found.keys() == _SCHEMA["properties"].keys()
+        and len(found["name"]) <= 10
+        and type(found["age"]) is int
+        and 0 <= found["age"] <= 120
+        and len(found["tags"]) <= 3
+        and {*found["tags"]} <= {"red", "green", "blue"}
+    )
+
+
+@pytest.fixture(scope="module")
+def processed(smollm2: LoadedModel) -> Callable[[str, int], Any]:
+    """What AR answers to prompts of a line, and to 20 questions, with processors."""
+
+    @cache
+    def made(name: str, prompts: int) -> tuple[list[Request], Sampling, dict[str, list[int]]]:
+        asked = requests(smollm2, *(("short", prompts, 10) if prompts <= len(SHORT) else ("humaneval", prompts, 24)))
+        sampling = processing(smollm2, name)
+        with attached(smollm2, asked, 1, 1) as engine:
+            return asked, sampling, decode(smollm2, engine, AR, asked, sampling)
+
+    return made
+
+
+# In the quick tests each method has one kind of processors, in turn, on three prompts.
+@pytest.mark.parametrize(
+    ("method", "name", "prompts"),
+    [
+        *(
+            pytest.param(method, [*PROCESSED][at % 4], 3, id=f"{label}-{[*PROCESSED][at % 4]}")
+            for at, (label, method) in enumerate(SMALL.items())
+            if label not in ("sps", "medusa", "eagle", "eagle3", "mtp", "dspark")  # as jetspec, whose head is random
+        ),
+        *(
+            pytest.param(method, name, 20, id=f"{label}-{name}-many", marks=pytest.mark.slow)
+            for name in PROCESSED
+            for label, method in SMALL.items()
+        ),
+    ],
+)
+def test_processed_methods_are_ar(
+    smollm2: LoadedModel, processed: Any, method: Method, name: str, prompts: int
+) -> None:
+    asked, sampling, answers = processed(name, prompts)
+    with attached(smollm2, asked, method.max_rows, 3) as engine:
+        mine = decode(smollm2, engine, method, asked, sampling, concurrency=3)
+        assert_is_ar(engine, method, asked, answers, mine)
+
+
+@pytest.mark.parametrize("prompts", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["json", "json-sampled"])
+def test_answers_follow_the_schema(smollm2: LoadedModel, name: str, prompts: int) -> None:
+    asked = requests(smollm2, *(("short", 3, 60) if prompts == 3 else ("humaneval", 20, 96)))
+    sampling = processing(smollm2, name)
+    with attached(smollm2, asked, 1, 3) as engine:
+        answers = decode(smollm2, engine, AR, asked, sampling, concurrency=3)
+    ended = [ids for ids in answers.values() if ids[-1] in smollm2.stop_ids]
+    assert all(follows_schema(smollm2.decode(ids[:-1])) for ids in ended)
+    assert len(ended) == prompts
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize(
+    ("task", "prompts", "tokens"), [("short", 2, 12), pytest.param("humaneval", 20, 64, marks=pytest.mark.slow)]
+)
+def test_processed_ar_is_generate(
+    smollm2: LoadedModel, task: str, prompts: int, tokens: int, temperature: float
+) -> None:
+    from transformers import LogitsProcessor, LogitsProcessorList, MinPLogitsWarper, TemperatureLogitsWarper
+
+    class Noise(LogitsProcessor):  # generate is greedy then: the noise that belongs to the position decides
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            return scores + gumbel(torch.tensor([[5]]), torch.tensor([[input_ids.shape[1]]]), scores.shape[-1])[0]
+
+    asked = requests(smollm2, task, prompts, tokens)
+    sampling = Sampling(temperature, seed=5, min_p=0.1, repetition_penalty=1.3)
+    with attached(smollm2, asked, 1, 1) as engine:
+        answers = decode(smollm2, engine, AR, asked, sampling)
+    ties = 0
+    more = [TemperatureLogitsWarper(temperature), MinPLogitsWarper(0.1), Noise()] if temperature else []
+    for request in asked:
+        ids = torch.tensor([list(request.ids)])
+        with torch.inference_mode():
+            out = smollm2.model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False,
+                repetition_penalty=1.3, logits_processor=LogitsProcessorList(more), output_scores=True,
+                return_dict_in_generate=True,
+            )  # fmt: skip
+        answer, result = answers[request.prompt_id], out.sequences[0, len(request.ids) :].tolist()
+        if answer != result[: len(answer)]:  # transformers' own forward rounds otherwise: two tokens were equally good
+            at = lossless.first_divergence(answer, result)
+            assert at is not None
+            ours, theirs = (float(out.scores[at][0, each[at]]) for each in (answer, result))
+            assert abs(ours - theirs) < 1e-4, (request.prompt_id, at)
+            ties += 1
+            continue
+        assert len(answer) == len(result) or any(stop in smollm2.decode(answer) for stop in request.rule.stops)
+    assert ties <= prompts // 20

@@ -111,7 +111,9 @@ def target(engine: Engine, load: Load | None = None, tokenizer: Any = None) -> T
     """The target that a method sees of ``engine``."""
 
     def engine_like_it(model: Any, max_rows: int) -> Engine:
-        made = Engine(model, slots=engine.slots, capacity=engine.capacity, max_rows=max_rows, sampling=engine.sampling)
+        made = Engine(
+            model, slots=engine.slots, capacity=engine.capacity, max_rows=max_rows, sampling=engine.sampling.of_drafts
+        )
         engine.at_close(made.close)
         return made
 

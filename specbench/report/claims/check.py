@@ -126,6 +126,8 @@ def _apart(catalog: Catalog, claim: Claim, here: Setting, spec: MethodSpec, row:
     if claim.temperature is None or float(claim.temperature) != config.sampling.temperature:
         there = "given there" if claim.temperature is None else claim.temperature
         why.append(f"temperature: {config.sampling.temperature:g}, not {there}")
+    if words := config.sampling.words:
+        why.append(f"sampling: {words}, not given there")
     why += [f"{name}: {mine}, not {theirs}" for name, (mine, theirs) in _other_options(claim, spec).items()]
     if row.simulated:
         why.append(f"acceptance was simulated, {row.simulated}")

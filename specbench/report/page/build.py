@@ -145,7 +145,8 @@ def _run_facts(run: Run) -> dict[str, str]:
         "weights": f"{model.source}{f' @ {model.revision}' if model.revision else ''}, {model.fingerprint[:12]}",
         "task": f"{config.task.name} v{config.task.version}, prompts {config.task.prompts_sha256[:12]}",
         "data": _data(config.task),
-        "sampling": f"T={how.temperature:g}, top-k {how.top_k}, top-p {how.top_p:g}, seed {how.seed}",
+        "sampling": f"T={how.temperature:g}, top-k {how.top_k}, top-p {how.top_p:g}, seed {how.seed}"
+        f"{', ' if how.words else ''}{how.words}",
         "repeats, order seed": f"{config.repeats}, {config.order_seed}",
         "options": options or DASH,
         "digest": known_text(run.run, "digest") or DASH,

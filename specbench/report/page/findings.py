@@ -185,7 +185,12 @@ def _right(run: Run, row: MethodSummary) -> str:
 def _conditions(run: Run) -> str:
     config = run.config
     how = "greedy" if config.sampling.temperature == 0 else f"T={config.sampling.temperature:g}"
-    parts = [config.model.dtype, how, f"at most {config.max_new_tokens} new tokens"]
+    parts = [
+        config.model.dtype,
+        how,
+        *filter(None, [config.sampling.words]),
+        f"at most {config.max_new_tokens} new tokens",
+    ]
     parts += [f"{config.concurrency} sequences at once" if config.concurrency > 1 else "one sequence at a time"]
     parts += [f"sessions of {chain} chained problems"] if (chain := config.task.chain) > 1 else []
     parts += ["traced, which slows its steps"] if config.trace else []

@@ -63,7 +63,8 @@ class RunTitle:
 def run_title(found: Measured) -> RunTitle:
     config, summary = found.config, found.summary
     task, heat = config.task, config.sampling.temperature
-    asked = [f"at most {config.max_new_tokens} new tokens", f"concurrency {config.concurrency}"]
+    asked = [config.sampling.words] if config.sampling.words else []
+    asked += [f"at most {config.max_new_tokens} new tokens", f"concurrency {config.concurrency}"]
     asked += ["traced, which slows its steps"] if config.trace else []
     asked += [] if found.complete else ["NOT COMPLETE"]
     machine = [line for line in (layers_line(summary.engine), bandwidth_line(summary)) if line]

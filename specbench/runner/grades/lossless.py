@@ -124,20 +124,23 @@ class Grader:
         at = first_divergence(ar, other)
         if at is None:
             return None
-        distances = self._distances([*prompt, *ar[:at]])
+        distances = self._distances([*prompt, *ar[:at]], len(prompt))
         gap = sorted(distances.values())[1]
         parted = [ids[at] for ids in (ar, other) if at < len(ids)]
         flipped = len(parted) == 2 and all(distances.get(token, math.inf) <= self.noise.floor for token in parted)
         return Divergence(prompt_id, at, gap if math.isfinite(gap) else None, "numeric-tie" if flipped else "lossy")
 
-    def _distances(self, ids: Sequence[int]) -> dict[int, float]:
-        """Distance of each of the best tokens from the best score after ``ids``, from a one-row step like AR's."""
+    def _distances(self, ids: Sequence[int], prompt: int) -> dict[int, float]:
+        """Distance of each of the best tokens from the best score after ``ids``, from a one-row step like AR's.
+
+        ``prompt``: number of tokens that are the prompt's.
+        """
         engine, slot = self._engine, self._engine.alloc()
         try:
             if len(ids) == 1:
                 top = engine.prefill(slot, ids, top_k=_CONTENDERS).top
             else:
-                engine.prefill(slot, ids[:-1])
+                engine.prefill(slot, ids[:-1], prompt=prompt)
                 top = engine.step({slot: TokenTree.chain([ids[-1]])}, top_k=_CONTENDERS)[slot].top
         finally:
             engine.free(slot)

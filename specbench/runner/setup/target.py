@@ -46,8 +46,9 @@ def target_of(
         return [tuple(each) for each in measured(name, lambda: engine.step_seconds(most, count, context), True)]
 
     def engine_like_it(model: Any, max_rows: int) -> Engine:
+        sampling = engine.sampling.of_drafts
         made = Engine(
-            model, slots=engine.slots, capacity=engine.capacity, max_rows=max_rows, sampling=engine.sampling, **kernels
+            model, slots=engine.slots, capacity=engine.capacity, max_rows=max_rows, sampling=sampling, **kernels
         )
         engine.at_close(made.close)
         for line in made.notes:

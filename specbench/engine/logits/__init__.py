@@ -1,0 +1,1 @@
+"""What changes logits before a token is chosen: a grammar, a bias, penalties and min-p."""
