@@ -50,7 +50,7 @@ def counts(records: Sequence[RequestRecord], shared: bool) -> dict[str, Any]:
     """The fields of :class:`specbench.results.summary_schema.Counts`, also for a group of categories."""
     decoded = sum(r.decoded_tokens for r in records)
     return {
-        "prompts": len({r.prompt_id for r in records}),
+        "prompts": len({r.sample for r in records}),
         "requests": len(records),
         "tokens": sum(r.output_tokens for r in records),
         "tokens_per_forward": quotient(decoded, sum(r.target_forwards for r in records)),

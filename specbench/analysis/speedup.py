@@ -79,7 +79,7 @@ MEASURES: Mapping[str, Measure] = {"speedup": DECODE, "e2e_speedup": END_TO_END,
 class Pairs:
     """Requests that two rows both have, in the same order.
 
-    ``units`` has the independently timed unit of each pair: its prompt, or the block in which the prompt was stepped.
+    ``units`` has the independent unit of each pair: its prompt as it was sampled, or the block in which it was stepped.
     """
 
     ar: list[RequestRecord]
@@ -93,7 +93,8 @@ class Pairs:
         keys = sorted(baseline.keys() & mine.keys())
         ar, method = [baseline[key] for key in keys], [mine[key] for key in keys]
         unit = timing_units([prompt_segments(ar), prompt_segments(method)], shared=shared)
-        return cls(ar, method, shared, [unit[prompt] for prompt, *_ in keys])
+        units = [unit[record.prompt_id] if shared else record.sample for record in ar]
+        return cls(ar, method, shared, units)
 
     def paired(self, measure: Measure) -> Paired:
         """Seconds and tokens of the pairs."""

@@ -31,6 +31,7 @@ class Prompt:
         forced: follow-ups come after AR's answers instead of the method's own, so that all methods are timed on the
             same input.
         recorded: the later turns of a recorded conversation, each after the recorded answers; without follow-ups.
+        grown_from: id of the prompt whose context was grown; empty for a prompt as it is.
         category: row of a per-category table, "GROUP" or "GROUP/CATEGORY"; empty for none.
         temperature: prescribed by the protocol for this item; None uses the run's.
     """
@@ -47,6 +48,7 @@ class Prompt:
     follow_ups: tuple[str, ...] = ()
     forced: bool = False
     recorded: tuple[Prompt, ...] = ()
+    grown_from: str = ""
     category: str = ""
     temperature: float | None = None
 

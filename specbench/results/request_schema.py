@@ -96,6 +96,12 @@ class RequestRecord(Record):
     )
     method: str = Field(max_length=1000)
     prompt_id: str = Field(max_length=10_000)
+    grown_from: str = Field(
+        default="",
+        max_length=10_000,
+        description="with --contexts: id of the prompt that was grown; absent otherwise",
+        json_schema_extra=NO_COLUMN,
+    )
     repeat: Count
     turn: Count = Field(1, description="turn of the conversation, from 1")
     category: str = Field(default="", max_length=10_000)
@@ -202,10 +208,17 @@ class RequestRecord(Record):
             written.pop("prefix_tokens", None)
         if self.first_tokens == 1:
             written.pop("first_tokens", None)
+        if not self.grown_from:
+            written.pop("grown_from", None)
         for name in ("place", "gap_s", "draft_tokens", "acceptance_histogram"):
             if getattr(self, name) is None:
                 written.pop(name, None)
         return written
+
+    @property
+    def sample(self) -> str:
+        """The prompt as it was sampled: one prompt at several lengths is no independent sample."""
+        return self.grown_from or self.prompt_id
 
     @property
     def decoded_tokens(self) -> int:

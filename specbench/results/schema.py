@@ -237,6 +237,10 @@ class TaskSpec(Record):
     dated: Dated | None = Field(
         default=None, description="the time in the prompts; absent if the chat template does not use it"
     )
+    lengths: list[Count] = Field(
+        default_factory=list,
+        description="lengths in tokens that each prompt was grown to (--contexts); absent for prompts as they are",
+    )
 
     @property
     def unverified(self) -> str:
@@ -253,16 +257,18 @@ class TaskSpec(Record):
     @property
     def description(self) -> str:
         """Number of prompts and how they were selected, as text."""
+        prompts = self.prompts // max(1, len(self.lengths))
+        grown = f", each grown to {', '.join(map(str, self.lengths))} tokens" if self.lengths else ""
         if self.taken is None:
-            return f"{self.prompts} prompts"
-        chosen, taken = self.prompts - self.taken.held_out, self.taken
+            return f"{prompts} prompts{grown}"
+        chosen, taken = prompts - self.taken.held_out, self.taken
         some = f"first {chosen} of {taken.of}" if taken.seed is None else f"{chosen} of {taken.of}"
         by = "" if taken.seed is None else f", sampled with seed {taken.seed}"
-        return f"prompts: {some}{by}{f', and {taken.held_out} held out' if taken.held_out else ''}"
+        return f"prompts: {some}{by}{grown}{f', and {taken.held_out} held out' if taken.held_out else ''}"
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out ``taken``, ``data`` and ``dated`` if they are empty, so that older runs keep their form."""
+        """Leave out fields added later if they are empty, so that older runs keep their form and digest."""
         written: dict[str, Any] = write(self)
         if self.taken is None:
             written.pop("taken", None)
@@ -270,6 +276,8 @@ class TaskSpec(Record):
             written.pop("data", None)
         if self.dated is None:
             written.pop("dated", None)
+        if not self.lengths:
+            written.pop("lengths", None)
         return written
 
 

@@ -38,7 +38,7 @@ def grow_prompts(found: Sequence[Prompt], lengths: Sequence[int], text: str, mod
 def _grown(prompt: Prompt, length: int, text: str, model: LoadedModel) -> Prompt:
     def ending(characters: int) -> Prompt:
         front = f"{text[len(text) - characters :]}{_BETWEEN}" if characters else ""
-        return replace(prompt, id=f"{prompt.id}@{length}", text=f"{front}{prompt.text}")
+        return replace(prompt, id=f"{prompt.id}@{length}", grown_from=prompt.id, text=f"{front}{prompt.text}")
 
     def tokens(characters: int) -> int:
         return len(model.encode(ending(characters)))

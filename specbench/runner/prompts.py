@@ -47,7 +47,10 @@ class Prepared:
         prompt = self.prompts[prompt_id]
         ids = self._model.encode(prompt.after(answers)) if answers else self._first[prompt_id]
         rule = StopRule(self._model.stop_ids, prompt.stops, self.budget, self._model.decode)
-        return Request(prompt_id, repeat, ids, rule, 1 + len(answers), prompt.category, prompt.temperature)
+        return Request(
+            prompt_id, repeat, ids, rule, 1 + len(answers), prompt.category, prompt.temperature,
+            grown_from=prompt.grown_from,
+        )  # fmt: skip
 
     def as_recorded(self, record: TaskSpec) -> Prepared:
         """The same task with the recorded time in its prompts; EnvironmentRefused if the prompts then differ from the
@@ -133,9 +136,10 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
         prompts=len(prompts),
         requests=sum(prompt.turns for prompt in prompts.values()),
         metric="" if plan.grown else task.card.info["metric"],
+        lengths=plan.grown,
         judge=bool(task.card.info.get("judge", False)) and not plan.grown,
         prompts_sha256=rendered.sha256,
-        taken=_taken(len(every), len(found), held_out or 0, plan.drawn_by),
+        taken=_taken(len(every), len(found) // max(1, len(plan.grown)), held_out or 0, plan.drawn_by),
         data=[*{**task.data, **files}.values()],
         dated=dated,
     )

@@ -31,6 +31,7 @@ class Request:
     turn: int = 1
     category: str = ""
     temperature: float | None = None
+    grown_from: str = ""
     prefix: int = 0
 
 
@@ -139,6 +140,7 @@ def answer_fields(label: str, request: Request, output: Output) -> dict[str, Any
         "request_id": request_key(label, request.prompt_id, request.repeat, request.turn),
         "method": label,
         "prompt_id": request.prompt_id,
+        "grown_from": request.grown_from,
         "repeat": request.repeat,
         "turn": request.turn,
         "category": request.category,

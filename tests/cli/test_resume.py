@@ -22,9 +22,10 @@ COMMAND = (
 TIMES = {
     "decode_tok_s", "e2e_tok_s", "step_s", "ttft_median_s", "latency_median_s", "tpot_median_s", "speedup",
     "e2e_speedup", "ttft_speedup", "positions", "step_ratio", "peak_memory_bytes", "gpu",
+    "ttft_s", "tpot_s", "itl_s", "latency_s", "contexts",
 }  # fmt: skip
 WHEN = {
-    "start_s", "segment", "ttft_s", "decode_s", "latency_s", "prefill_share_s", "decode_share_s", "step_s",
+    "start_s", "segment", "ttft_s", "decode_s", "latency_s", "prefill_share_s", "decode_share_s", "step_s", "gap_s",
     "peak_memory_bytes", "gpu",
 }  # fmt: skip
 

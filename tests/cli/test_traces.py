@@ -36,7 +36,17 @@ ROWS = [
     {"id": "single", "messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]},
 ]
 TURNS = 3 + 2 + 1
-TIMES = {"start_s", "segment", "ttft_s", "decode_s", "latency_s", "prefill_share_s", "decode_share_s", "step_s"}
+TIMES = {
+    "start_s",
+    "segment",
+    "ttft_s",
+    "decode_s",
+    "latency_s",
+    "prefill_share_s",
+    "decode_share_s",
+    "step_s",
+    "gap_s",
+}
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from fuzz import cases
 from fuzz.cases import outcome
-from kinds_read import KINDS, Kind, prompts
+from kinds_read import KINDS, Kind
 from mutants import mutant
 
 from specbench.common.reading import LARGEST
+from specbench.evals import own_file
 
 FEW, MANY = 100, 10_000
 LONGEST_S = 5.0  # of the processor, for one file: a slow machine does each in a hundredth
@@ -81,7 +82,7 @@ PLACES: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_what_stands_in_a_files_place_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts, "_LARGEST", LARGEST)  # a user's own prompts may be a whole GiB, which takes its time
+    monkeypatch.setattr(own_file, "_LARGEST", LARGEST)  # a user's own prompts may be a whole GiB, which takes its time
     for name, kind in KINDS.items():
         if name in _NO_FILES:
             continue

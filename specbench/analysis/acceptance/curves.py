@@ -182,7 +182,8 @@ def _unlike(a: AcceptanceCurves, b: AcceptanceCurves) -> Iterator[str]:
         if mine != its:
             what = "prompts" if name == "prompts_sha256" else name.replace("_", " ")
             seen = "" if name == "prompts_sha256" else f" ({its}, not {mine})"
-            yield f"different {what}{seen}; measure both with the same task, --limit, --seed and --max-new-tokens"
+            same = "the same task, --limit, --prompt-seed and --max-new-tokens"
+            yield f"different {what}{seen}; measure both with {same}"
     if a.temperature or b.temperature:
         yield "sampled texts are not deterministic; measure both with --temperature 0"
     if a.simulated or b.simulated:

@@ -47,7 +47,7 @@ def acceptance(records: Sequence[RequestRecord]) -> Acceptance | None:
     ones = [1.0] * len(steps)
     ratio = paired_ratio(
         (ones, ones), ([step for step, _ in steps], [token for _, token in steps]), seed=_SEED, draws=_DRAWS,
-        clusters=[record.prompt_id for record, found in counted if found],
+        clusters=[record.sample for record, found in counted if found],
     )  # fmt: skip
     ends = {"low": max(1.0, ratio.interval.low), "high": ratio.interval.high} if ratio.interval else {}
     return Acceptance(

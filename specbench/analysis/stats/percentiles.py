@@ -14,20 +14,21 @@ from specbench.results import Estimate, Percentiles, RequestRecord, WaitingTimes
 LEVELS = {0.5: "p50", 0.9: "p90", 0.95: "p95", 0.99: "p99"}
 _DRAWS, _CELLS = 2_000, 1 << 22
 _LEVEL = 0.95
+_EXACT = 1e-12  # relative error of a share of whole numbers
 
 
 def waiting_times(records: Sequence[RequestRecord]) -> WaitingTimes:
     """Percentiles of TTFT, time per output token, inter-token latency and latency of one method."""
     return WaitingTimes(
-        ttft_s=percentiles([(r.prompt_id, [r.ttft_s]) for r in records]),
-        tpot_s=percentiles([(r.prompt_id, [] if r.tpot_s is None else [r.tpot_s]) for r in records]),
-        itl_s=percentiles([(r.prompt_id, r.arrivals_s) for r in records]),
-        latency_s=percentiles([(r.prompt_id, [r.latency_s]) for r in records]),
+        ttft_s=percentiles([(r.sample, [r.ttft_s]) for r in records]),
+        tpot_s=percentiles([(r.sample, [] if r.tpot_s is None else [r.tpot_s]) for r in records]),
+        itl_s=percentiles([(r.sample, r.arrivals_s) for r in records]),
+        latency_s=percentiles([(r.sample, [r.latency_s]) for r in records]),
     )
 
 
 def percentiles(samples: Sequence[tuple[str, Sequence[float]]]) -> Percentiles | None:
-    """Percentiles of all values together; each value is the smallest one that at least this share does not exceed.
+    """Percentiles of all values together, as the median is defined: the mean of two values where both divide them so.
 
     Values of one prompt depend on each other, so the percentile bootstrap resamples prompts with all their values.
 
@@ -74,7 +75,9 @@ def _ends(
 def _quantiles(weights: Floats, values: Floats, shares: Sequence[float]) -> Floats:
     """[n, shares] quantiles of sorted ``values`` [k] with each row of ``weights`` [n, k]."""
     reached = weights.cumsum(axis=1)
-    wanted = reached[:, -1:] * np.asarray(shares) * (1 - 1e-12)
-    places = np.stack([np.searchsorted(row, need) for row, need in zip(reached, wanted, strict=True)])
-    found: Floats = values[places]
+    wanted = reached[:, -1:] * np.asarray(shares)
+    rows = list(zip(reached, wanted, strict=True))
+    first = np.stack([np.searchsorted(row, need * (1 - _EXACT)) for row, need in rows])
+    last = np.stack([np.searchsorted(row, need * (1 + _EXACT), "right") for row, need in rows])
+    found: Floats = (values[first] + values[np.minimum(last, len(values) - 1)]) / 2
     return found

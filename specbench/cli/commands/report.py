@@ -43,7 +43,7 @@ def report(
     if definitions is not None:
         if claims or to is not None or out is not None:
             raise UsageError("--definitions prints a table; leave out --claims, --to and --out")
-        _define(runs, definitions, as_json)
+        _define(runs, definitions.lower(), as_json)
         return
     if to is not None:
         if claims or as_json:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from specbench.report.charts.sweep_cells import Floats, floats, lines_of
+from specbench.report.charts.sweep_cells import Floats, disturbances, floats, lines_of
 from specbench.results import BASELINE
 
 _FASTER = "faster"
@@ -24,6 +24,7 @@ class Line:
     throughput: Floats
     faster: tuple[bool, ...]
     speedup: Floats
+    doubt: str
 
 
 def user_lines(cells: pd.DataFrame) -> tuple[Line | None, list[Line]]:
@@ -44,7 +45,16 @@ def _line(cells: pd.DataFrame) -> Line:
         throughput=floats(cells, "decode_tok_s"),
         faster=tuple(cells["verdict"].eq(_FASTER)),
         speedup=floats(cells, "speedup"),
+        doubt=_doubt(cells),
     )
+
+
+def _doubt(cells: pd.DataFrame) -> str:
+    if disturbances(cells):
+        return " (unsure: the machine was disturbed)"
+    if not np.isfinite(floats(cells, "speedup_low")).any():
+        return " (too few prompts for an interval)"
+    return ", within noise"
 
 
 def user_sentences(baseline: Line, lines: Sequence[Line]) -> Iterator[str]:
@@ -57,7 +67,7 @@ def user_sentences(baseline: Line, lines: Sequence[Line]) -> Iterator[str]:
             found = f"pays up to {_count(line.users[-1])}, the most measured"
         else:
             found = f"pays up to {_count(line.users[paying - 1])}, and not at {line.users[paying]:g}"
-        sure = "" if paying and all(line.faster[:paying]) else ", within noise"
+        sure = "" if paying and all(line.faster[:paying]) else line.doubt
         yield f"{line.label} {found}{sure}{_same_experience(baseline, line)}."
 
 
@@ -75,6 +85,6 @@ def _same_experience(baseline: Line, line: Line) -> str:
     rate = baseline.per_user[at]
     served = np.exp(np.interp(np.log(rate), np.log(line.per_user[order]), np.log(line.throughput[order])))
     return (
-        f"; where each user gets {rate:.3g} tok/s, as {baseline.users[at]:g} do with AR, the machine gives "
-        f"{served / baseline.throughput[at]:.2f} times AR's throughput"
+        f"; at {rate:.3g} tok/s per user (AR's speed with {_count(baseline.users[at])}) its throughput is "
+        f"{served / baseline.throughput[at]:.2f} times AR's"
     )

@@ -30,7 +30,7 @@ def acceptance_table(run: Any) -> Table:
         *on("page", figure("acceptance_drafts", "drafts", None, of="drafts"),
             figure("acceptance_draft_tokens", "draft tokens", None, of="draft_tokens"),
             figure("acceptance_accepted_tokens", "accepted tokens", None, of="accepted_tokens")),
-        words("positions", "% at 1, 2, …", _positions, only="terminal"),
+        words("positions", "% at 1, 2, 3", _positions, only="terminal"),
         words("histogram", "histogram", _histogram, only="terminal",
               note="histogram: drafts by accepted tokens, from 0."),
     ]  # fmt: skip

@@ -11,6 +11,7 @@ from specbench.analysis import UNSURE, minimum_clusters
 from specbench.common import registry
 from specbench.report.document import Block, Source, Title, seen_on
 from specbench.report.tables.cell import name, number
+from specbench.report.tables.contexts import context_table
 from specbench.report.tables.notes import DETAIL, INVALID, LIMITED, Note, notes, rounded
 from specbench.report.tables.run_parts import judgment_report
 from specbench.report.tables.run_table import Finished, candidates, headline, not_judged
@@ -49,6 +50,9 @@ def run_brief(
         Title(title.task, f"{title.model} · {title.device}", [conditions, *warned]),
         replace(headline("", [found], withholding=False), source=Source()),
     ]
+    if found.config.task.lengths:
+        rows = [row for row in summary.rows if row.contexts]
+        blocks += [replace(context_table(found, rows), source=Source())] if rows else []
     for each in judged:
         blocks += judgment_report(each, found.id)
     lines = [

@@ -47,7 +47,7 @@ def context_table(run: Any, rows: Sequence[MethodSummary], only: Medium = "") ->
     ]
     columns = [
         length, PROMPTS, TPF, TOK_S, figure("step_ms", "step ms", 2, 1e3, of="step_s"), *(times if traced else []),
-        figure("ttft_ms", "TTFT ms", 0, 1e3, of="ttft_median_s"),
+        figure("ttft_ms", "TTFT ms", 0, 1e3, of="ttft_median_s", only="page"),
     ]  # fmt: skip
     body = []
     for row in rows:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.report.document import NOTHING, Cell, Column, Row, Source, Table
 from specbench.report.tables import cell
+from specbench.report.tables.cell import name
 from specbench.report.tables.columns import E2E, METHOD, NAME, Filled, cells_of, figure, speedup_column
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def percentile_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
                 figures = [_estimate(getattr(found, level), times, digits) for level in _LEVELS]
                 body.append(
                     Row(
-                        [Cell(row.method), Cell(title), *figures],
+                        [Cell(row.method, line=name(row)), Cell(title), *figures],
                         run.id,
                         row.method,
                         strong=row.baseline,

@@ -225,7 +225,7 @@ def _header(model: LoadedModel, texts: Sequence[Text], sampling: Sampling, how: 
         settings={
             **settings,
             "dtype": model.spec.dtype,
-            "sampling": asdict(sampling),
+            "sampling": {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "seed")},
             "answers": len(texts),
             "digest_of_answers": digest(texts),
         },
