@@ -39,8 +39,8 @@ BUDGETS = {
     "planning": 1740,  # options of logit processors, grammar files; lengths of contexts
     "profiling": 1150,  # counted experts
     "quality": 850,
-    "report": 9810,  # acceptance, waiting times, lengths of prompts, users, checks of a run
-    "results": 2930,  # acceptance, percentiles, figures by length; logit processors of a run
+    "report": 9830,  # acceptance, waiting times, lengths of prompts, users, checks of a run
+    "results": 2950,  # acceptance, percentiles, figures by length; logit processors of a run
     "runner": 4760,  # kept prefixes, grown prompts; biases and grammars
     "sweeps": 2680,  # curves over the draft length
     "training": 6375,

@@ -65,8 +65,8 @@ def test_a_field_that_makes_no_column_has_to_say_so() -> None:
         (
             RequestRecord, REQUEST,
             {
-                "output_ids", "text", "accepted_lengths", "acceptance_histogram", "step_s", "gap_s", "phases_s",
-                "measures", "gpu", "tokens", "branches",
+                "output_ids", "text", "accepted_lengths", "acceptance_histogram", "step_s", "gap_s", "grown_from",
+                "phases_s", "measures", "gpu", "tokens", "branches",
             },
         ),
         (

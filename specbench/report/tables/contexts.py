@@ -39,7 +39,9 @@ def session_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
 
 def context_table(run: Any, rows: Sequence[MethodSummary], only: Medium = "") -> Table:
     """A row for every method and bin of prompt lengths."""
-    length = Filled("prompt_tokens", "prompt tokens", get=lambda at: cell.count(round(at.prompt_tokens)))
+    length = Filled(
+        "prompt_tokens", "prompt tokens", get=lambda at: cell.count(round(at.prompt_tokens)), short="tokens"
+    )
     traced = any(at.verify_s is not None for row in rows for at in row.contexts)
     times = [
         figure("draft_ms", "draft ms", 2, 1e3, of="draft_s"),
