@@ -203,15 +203,17 @@ def _read(
         tokenizer = AutoTokenizer.from_pretrained(source.location, revision=revision, **where)
     chat.start()
     # Quantised weights are read where they stay: some cannot be moved.
-    quantised = "quantization_config" in checkpoint.read_config(folder / checkpoint.CONFIG)
-    packed = quantised and device.type != "cpu"
+    quantised = checkpoint.read_config(folder / checkpoint.CONFIG).get("quantization_config")
+    packed = quantised is not None and device.type != "cpu"
     model, report = AutoModelForCausalLM.from_pretrained(
         source.location, dtype=dtype, revision=revision, use_safetensors=True, output_loading_info=True,
         **({"device_map": {"": device}} if packed else {}), **where,
     )  # fmt: skip
     checkpoint.check_whole(report["missing_keys"], source.shown)
     model = model if packed else model.to(device)
-    if quantised:  # some layers unpack their weights in their first forward; count what later ones read
+    if quantised is not None:  # some layers unpack their weights in their first forward; count what later ones read
+        if quantise.how(model) is None and isinstance(quantised, dict):
+            model.__dict__[quantise.UNPACKED] = str(quantised.get("quant_method"))
         with torch.inference_mode():
             model(torch.zeros((1, 1), dtype=torch.int64, device=device), use_cache=False)
     return model, tokenizer

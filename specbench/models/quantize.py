@@ -17,6 +17,9 @@ QUANTISED: Mapping[str, str] = {
     "fp8": "Float8WeightOnlyConfig",
 }
 
+#: Attribute of a model whose checkpoint was quantised and whose weights are not: the checkpoint's method.
+UNPACKED = "unpacked_from"
+
 
 def quantize(model: Any, name: str) -> None:
     """Quantise every linear layer except the LM head, in place.
@@ -49,7 +52,9 @@ def quantize(model: Any, name: str) -> None:
 
 
 def how(model: Any) -> str | None:
-    """Return how a model's linear layers are quantised, in words; None if they are not."""
+    """Return how a model's linear layers are or were quantised, in words; None if they never were."""
+    if unpacked := getattr(model, UNPACKED, None):
+        return f"{unpacked}, unpacked"
     config = getattr(model.config, "quantization_config", None)
     if getattr(model, "hf_quantizer", None) is not None and config is not None:
         values = config if isinstance(config, dict) else config.to_dict()

@@ -133,8 +133,17 @@ def test_fp8_blocks_are_dequantised_on_a_cpu(tmp_path: Path) -> None:
     found = dict(loaded.model.named_parameters())
     assert expected.keys() <= found.keys()
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+    assert loaded.spec.quantised == "fp8, unpacked"
     assert loaded.spec.weight_bytes == plain_bytes(4)
     assert_exact(loaded)
+    unscaled = written(tmp_path / "unscaled", tiny_llama(VOCAB, **SIZES), short_only, FP8)
+    with pytest.raises(SpecbenchError, match="unscaled"):
+        load(str(unscaled), dtype="float32", device="cpu")
+
+
+def short_only(name: str, weight: Tensor) -> dict[str, Tensor]:
+    """FP8 weights whose scales are missing."""
+    return {name: weight.to(torch.float8_e4m3fn) if "proj" in name else weight}
 
 
 @pytest.mark.parametrize(("kind", "dtype", "most"), [("int", torch.int8, 127), ("float", torch.float8_e4m3fn, 448)])
