@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from specbench.common import UsageError, parse_json
 
 
 class Message(BaseModel):
@@ -63,11 +64,13 @@ def _with_arguments(call: Any) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise ValueError("tool_calls has a call without function.name; add it")
+    if not isinstance(call.get("id"), str | None):
+        raise ValueError(f"the id of tool call '{function['name']}' is not a text; correct it")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments or "{}")
-        except ValueError:
+            arguments = parse_json(arguments or "{}", "arguments", "correct them", nan=True)
+        except UsageError:
             arguments = None
     if not isinstance(arguments, dict):
         raise ValueError(f"the arguments of tool call '{function['name']}' are not a JSON object; correct them")

@@ -120,6 +120,29 @@ def test_one_json_object_is_a_file(tmp_path: Path) -> None:
     assert [prompt.id for prompt in prompts(path)] == ["1", "2"]
 
 
+PARTS_OF_SYSTEM = [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief.", "cache_control": {"type": "x"}}]
+
+
+@pytest.mark.parametrize("system", ["Be\nbrief.", PARTS_OF_SYSTEM])
+@pytest.mark.parametrize("form", ["messages", "payload", "payloads", "data"])
+def test_a_system_field_is_the_first_message(tmp_path: Path, form: str, system: Any) -> None:
+    request = {"system": system, "messages": CHAT[1:2]}
+    many = form in ("payloads", "data")
+    row = request if form == "messages" else {form: [request] if many else request}
+    (prompt,) = prompts(write(tmp_path / "x.jsonl", row))
+    assert asked(prompt) == [[("system", "Be\nbrief."), USER]]
+
+
+def test_zero_is_an_id(tmp_path: Path) -> None:
+    rows = [{"session_id": 0, "messages": each} for each in REQUESTS]
+    (prompt,) = prompts(write(tmp_path / "x.jsonl", *rows))
+    assert (prompt.id, prompt.turns) == ("0", 3)
+    assert prompts(write(tmp_path / "x.jsonl", {"id": 0, "messages": CHAT}))[0].id == "0"
+
+
+DEEP = "[" * 200_000
+
+
 @pytest.mark.parametrize(
     ("row", "field"),
     [
@@ -141,6 +164,22 @@ def test_one_json_object_is_a_file(tmp_path: Path) -> None:
         ({"conversations": [{"from": "narrator", "value": "x"}]}, "from"),
         ({"conversations": [{"from": "function_call", "value": "add(1)"}]}, "conversations.0.value"),
         ({"messages": CHAT, "tools": "none"}, "tools"),
+        ({"messages": CHAT, "tools": DEEP}, "line 1.*tools"),
+        ({"conversations": [{"from": "function_call", "value": DEEP}]}, r"line 1.*conversations.0.value"),
+        ({"conversations": [{"from": ["human"], "value": "x"}]}, "line 1.*from"),
+        ({"spans": [span(DEEP)]}, "line 1.*gen_ai.input.messages"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{**CALL, "id": ["c1"]}]}]},
+            "line 1.*id of tool call 'add'",
+        ),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": DEEP}}]}]}, "f"),
+        ({"data": []}, "line 1.*data"),
+        ({"data": [{"data": [{"messages": CHAT}]}]}, "line 1.*data"),
+        ({"payload": {"messages": None}}, "line 1.*messages"),
+        ({"payloads": [{"messages": CHAT[:1]}]}, "user message"),
+        ({"messages": CHAT, "system": {"text": "Be brief."}}, "system"),
+        ({"messages": CHAT, "system": [{"type": "image"}]}, "image"),
+        ({"payloads": [{"messages": CHAT}], "system": "Be brief."}, "system"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused_by_name(tmp_path: Path, row: dict[str, Any], field: str) -> None:
@@ -149,9 +188,16 @@ def test_what_cannot_be_replayed_is_refused_by_name(tmp_path: Path, row: dict[st
 
 
 def test_files_of_nothing_or_of_equal_ids_are_refused(tmp_path: Path) -> None:
-    for rows in ([], [{"id": "a", "messages": CHAT}] * 2):
+    names: list[list[dict[str, Any]]] = [
+        [],
+        [{"id": "a"}, {"id": "a"}],
+        [{"session_id": "a"}, {"id": "a"}],
+        [{"id": "a"}, {"session_id": "a"}],
+        [{"id": "2"}, {}],
+    ]
+    for rows in names:
         with pytest.raises(UsageError, check=wording):
-            prompts(write(tmp_path / "x.jsonl", *rows))
+            prompts(write(tmp_path / "x.jsonl", *({**row, "messages": CHAT} for row in rows)))
     with pytest.raises(UsageError, match="chat template", check=wording):
         Task(Options()).prompts(chat=False)
 
