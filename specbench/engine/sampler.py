@@ -73,8 +73,8 @@ class Sampling:
             raise ValueError(f"seed must be in [0, 2^63), not {self.seed}")
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min-p must be in [0, 1], not {self.min_p}")
-        if not 0 < self.repetition_penalty < float("inf"):
-            raise ValueError(f"repetition-penalty must be above 0, not {self.repetition_penalty}")
+        if not 0.01 <= self.repetition_penalty <= 100:  # float32 would make 0 of a tiny one, and 0 times -inf is NaN
+            raise ValueError(f"repetition-penalty must be in [0.01, 100], not {self.repetition_penalty}")
 
     @property
     def greedy(self) -> bool:

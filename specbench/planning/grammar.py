@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from specbench.common import EnvironmentRefused, UsageError, one_line
+from specbench.common import EnvironmentRefused, UsageError, one_line, parse_json
 from specbench.results import GrammarSpec
 
 _KINDS = {".json": "json", ".lark": "lark", ".regex": "regex"}
@@ -20,6 +19,8 @@ def read_grammar(path: Path) -> GrammarSpec:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read --grammar {path}: {one_line(str(error))}; name a text file {_FILES}") from None
+    if kind == "json":
+        parse_json(text, f"--grammar {path}", "fix the file")
     return GrammarSpec.model_validate({"kind": kind, "text": text.rstrip("\n") if kind == "regex" else text})
 
 
@@ -41,7 +42,7 @@ def grammar_source(grammar: GrammarSpec) -> str:
         ) from None
     try:
         if grammar.kind == "json":
-            source = LLMatcher.grammar_from_json_schema(json.dumps(json.loads(grammar.text)))
+            source = LLMatcher.grammar_from_json_schema(grammar.text)
         else:
             make = {"lark": LLMatcher.grammar_from_lark, "regex": LLMatcher.grammar_from_regex}
             source = make[grammar.kind](grammar.text)

@@ -157,7 +157,7 @@ class _Asking(Flags):
         0.0, "--min-p", help="Keep tokens with this share of the best one's probability; 0 is off.", ge=0, le=1
     )
     repetition_penalty: float = flag(
-        1.0, "--repetition-penalty", help="Factor against tokens of prompt and output; 1 is off.", gt=0, le=100
+        1.0, "--repetition-penalty", help="Factor against tokens of prompt and output; 1 is off.", ge=0.01, le=100
     )
     presence_penalty: float = flag(
         0.0, "--presence-penalty", help="Subtracted from logits of tokens in the output.", ge=-2, le=2
@@ -361,7 +361,13 @@ def _parse_bias(written: Sequence[str]) -> dict[str, float]:
         except ValueError:
             value = math.nan
         if not (token and equals and abs(value) <= 100):
-            raise UsageError(f"--logit-bias {each}: write TOKEN=X with X from -100 to 100")
+            raise UsageError(f"--logit-bias {each[:40]!r}: write TOKEN=X with X from -100 to 100")
+        if token.isdecimal() and parse_count(token) is None:
+            raise UsageError(f"--logit-bias {each[:40]!r}: the token id is too large; give that of a token")
+        try:
+            token.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"--logit-bias {each[:40]!r}: the token is not UTF-8; give its id") from None
         if token in found:
             raise UsageError(f"--logit-bias {each}: the token has two values; keep one")
         found[token] = value

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from specbench.common import UsageError
+from specbench.common import UsageError, parse_json
 from specbench.evals import Message, read_rows
 
 FORMS = "messages, payload, payloads, conversations, spans"
@@ -45,6 +45,17 @@ class Context(BaseModel):
     messages: list[Message] = Field(min_length=1)
     tools: list[dict[str, Any]] = []
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_request(cls, raw: Any) -> Any:
+        return _with_system(raw) if isinstance(raw, dict) else raw
+
+    @model_validator(mode="after")
+    def _asks(self) -> Context:
+        if _asked(self.messages) == len(self.messages):
+            raise ValueError("'messages' has no user message; add one")
+        return self
+
 
 class Row(BaseModel):
     """A record of the file. Other fields, such as the sampling parameters of a logged request, are ignored.
@@ -63,20 +74,19 @@ class Row(BaseModel):
     messages: list[Message] | None = Field(None, min_length=1)
     tools: list[dict[str, Any]] = []
     payloads: list[Context] | None = Field(None, min_length=1)
-    data: list[Row] = []
+    data: list[Row] = Field([], min_length=1)
 
     @model_validator(mode="before")
     @classmethod
     def _from_any_form(cls, raw: Any) -> Any:
         if not isinstance(raw, dict):
             return raw
-        row = {key: value for key, value in raw.items() if value is not None and key != "session"}
+        row = raw | raw["payload"] if isinstance(raw.get("payload"), dict) else raw
+        row = {key: value for key, value in row.items() if value not in (None, "") and key != "session"}
         if isinstance(row.get("tools"), str):
             row["tools"] = _parsed(row["tools"], "tools")
         if row.get("message_mode") == "delta":
             raise ValueError(f"'message_mode' is delta (aiperf): {_ANSWERS}")
-        if isinstance(row.get("payload"), dict):
-            row |= row["payload"]
         if "attributes" in row:
             row["spans"] = [raw]
         if isinstance(row.get("spans"), list):
@@ -86,11 +96,13 @@ class Row(BaseModel):
             row["session"] = row["session_id"]
         if isinstance(row.get("conversations"), list):
             row["messages"] = [_of_sharegpt(turn, at) for at, turn in enumerate(row["conversations"])]
-        if isinstance(row.get("system"), str) and isinstance(row.get("messages"), list):
-            row["messages"] = [{"role": "system", "content": row["system"]}, *row["messages"]]
         if not any(field in row for field in ("messages", "payloads", "data")):
             raise ValueError(next((why for field, why in _REFUSED.items() if field in row), f"has none of {FORMS}"))
-        return row
+        if isinstance(row.get("data"), list) and any(isinstance(each, dict) and "data" in each for each in row["data"]):
+            raise ValueError("'data' has a record with 'data' of its own; write its records into the outer 'data'")
+        if "system" in row and "messages" not in row:
+            raise ValueError("'system' is outside the requests; write it into each of them")
+        return _with_system(row)
 
     def contexts(self, whole: bool) -> list[Context]:
         """The contexts of its turns. ``whole``: the record is one turn of a conversation with several records."""
@@ -100,7 +112,7 @@ class Row(BaseModel):
         ends = [at for at, message in enumerate(messages) if message.role == "assistant" and not whole]
         if whole or messages[-1].role != "assistant":
             ends.append(len(messages))
-        asked = next((at for at, message in enumerate(messages) if message.role in ("user", "tool")), len(messages))
+        asked = _asked(messages)
         return [Context(messages=messages[:end], tools=self.tools) for end in ends if end > asked]
 
 
@@ -126,13 +138,18 @@ def read(path: Path) -> dict[str, Transcript]:
     found: dict[str, list[tuple[int, Row]]] = {}
     for number, top in read_rows(path, Row, own="see specbench list traces for the forms"):
         for at, row in enumerate(top.data or [top], 1):
-            name = row.id if row.session is None else row.session
-            found.setdefault(str(name or (f"{number}.{at}" if top.data else number)), []).append((number, row))
+            given = row.id if row.session is None else row.session
+            name = str(given if given is not None else f"{number}.{at}" if top.data else number)
+            earlier = found.setdefault(name, [])
+            if earlier and (row.session is None or earlier[0][1].session is None):
+                its, new = ("number", "an id") if given is None else ("id", "another")
+                raise UsageError(
+                    f"{path} line {number}: its {its} '{name}' is the id of line {earlier[0][0]}; give it {new}"
+                )
+            earlier.append((number, row))
     transcripts = {}
     for name, rows in found.items():
         number, first = rows[0]
-        if len(rows) > 1 and first.session is None:
-            raise UsageError(f"{path} line {rows[1][0]}: its id '{name}' is that of line {number}; give it another")
         turns = [context for _, row in rows for context in row.contexts(whole=len(rows) > 1)]
         if not turns:
             raise UsageError(f"cannot replay {path} line {number}: it has no user message before an answer; add one")
@@ -144,15 +161,30 @@ def read(path: Path) -> dict[str, Transcript]:
 
 def _parsed(text: Any, field: str) -> Any:
     try:
-        return json.loads(text) if isinstance(text, str) else text
-    except ValueError:
-        raise ValueError(f"'{field}' is a text that is not JSON; correct it") from None
+        return parse_json(text, f"'{field}'", "correct it", nan=True) if isinstance(text, str) else text
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+def _asked(messages: Sequence[Message]) -> int:
+    """Index of the first message that asks for an answer; the number of messages if there is none."""
+    return next((at for at, message in enumerate(messages) if message.role in ("user", "tool")), len(messages))
+
+
+def _with_system(request: dict[str, Any]) -> dict[str, Any]:
+    """The request with its ``system``, as in Anthropic's API, as the first message."""
+    system, messages = request.get("system"), request.get("messages")
+    if system is None or not isinstance(messages, list):
+        return request
+    if not isinstance(system, str | list):
+        raise ValueError("'system' is neither a text nor a list of text parts; correct it")
+    return request | {"messages": [{"role": "system", "content": system}, *messages]}
 
 
 def _of_sharegpt(turn: Any, at: int) -> dict[str, Any]:
     """A message of a turn in ShareGPT's format, with the speakers of LLaMA-Factory's function calls."""
     speaker, value = (turn.get("from"), turn.get("value")) if isinstance(turn, dict) else (None, None)
-    if speaker not in _SPEAKERS or not isinstance(value, str):
+    if not isinstance(speaker, str) or speaker not in _SPEAKERS or not isinstance(value, str):
         raise ValueError(f"conversations.{at}: a turn needs 'value' and 'from', one of {', '.join(_SPEAKERS)}")
     if speaker != "function_call":
         return {"role": _SPEAKERS[speaker], "content": value}

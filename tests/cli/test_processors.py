@@ -100,6 +100,15 @@ def test_biases_that_the_model_lacks_are_refused(cli: Any, asked: tuple[Any, ...
     assert named in found.err
 
 
+def test_a_grammar_without_texts_is_refused(cli: Any, asked: tuple[Any, ...], tmp_path: Path) -> None:
+    pytest.importorskip("llguidance")
+    grammar = tmp_path / "none.lark"
+    grammar.write_text("start: A\nA: /a/ & /b/\n")
+    found = cli(*asked, "--grammar", grammar)
+    assert found.code == 2
+    assert "--grammar" in found.err
+
+
 def test_a_model_without_words_has_no_grammar(cli: Any, asked: tuple[Any, ...], tmp_path: Path) -> None:
     pytest.importorskip("llguidance")
     grammar = tmp_path / "answer.regex"

@@ -156,6 +156,22 @@ def _sampled(scores: torch.Tensor, position: int, how: Sampling) -> torch.Tensor
     return kept[0] + gumbel(torch.tensor([[how.seed]]), torch.tensor([[position]]), len(scores))[0, 0]
 
 
+def test_forbidden_tokens_stay_forbidden(grammar: Grammar) -> None:
+    sampling = Sampling(grammar=grammar, repetition_penalty=0.01)
+    text = TextRows(0, 0, TokenTree.chain([VOCAB - 1]), range(VOCAB - 1), VOCAB, grammar)
+    found = processed(-torch.ones(1, 1, VOCAB), sampling, [text])[0, 0]
+    allowed = by_a_new_matcher(grammar, [])
+    assert not all(allowed)
+    assert found.isneginf().tolist() == [not ok for ok in allowed]
+    assert not found.isnan().any()
+
+
+@pytest.mark.parametrize(("lark", "empty"), [("/a/ & /b/", True), ("/a/", False), ("/a?/", False), ('""', False)])
+def test_grammars_without_texts_are_empty(grammar: Grammar, lark: str, empty: bool) -> None:
+    source = llguidance.LLMatcher.grammar_from_lark(f"start: A\nA: {lark}")
+    assert Grammar(source, grammar._tokens, [END]).empty == empty
+
+
 # ------------------------------------------------------------------ wild drafts, three sequences at a time
 
 
@@ -341,7 +357,7 @@ def test_steps_with_penalties_are_not_captured(monkeypatch: pytest.MonkeyPatch) 
         assert not engine.report()["graphs"]
 
 
-@pytest.mark.parametrize("wrong", [{"min_p": 1.5}, {"repetition_penalty": 0.0}, {"min_p": float("nan")}])
+@pytest.mark.parametrize("wrong", [{"min_p": 1.5}, {"repetition_penalty": 1e-300}, {"min_p": float("nan")}])
 def test_impossible_processors_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong)).replace("_", "-")):
         Sampling(**wrong)

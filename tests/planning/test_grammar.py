@@ -43,6 +43,7 @@ def test_each_kind_of_grammar_is_read(tmp_path: Path, name: str, text: str, kind
         ("a.txt", "x"),
         ("a.json", "{"),
         ("a.json", "[1]"),
+        ("a.json", "[" * 200_000),
         ("a.json", '{"type": "strng"}'),
         ("a.lark", "start: unknown"),
         ("a.regex", "("),
@@ -60,7 +61,13 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "llguidance" in found
 
 
-@pytest.mark.parametrize("written", ["7", "7=", "=1", "7=x", "7=nan", "7=101"])
+def test_a_schema_that_is_no_json_is_named(tmp_path: Path) -> None:
+    found = refusal(UsageError, read_grammar, file(tmp_path, "a.json", '{"type":'))
+    assert "a.json" in found
+    assert "JSON" in found
+
+
+@pytest.mark.parametrize("written", ["7", "7=", "=1", "7=x", "7=nan", "7=101", f"{'7' * 5000}=1", "\udce9=1"])
 def test_a_wrong_bias_is_refused(written: str) -> None:
     assert "--logit-bias" in refusal(UsageError, parse_flags, Plan, {"logit_bias": (written,)})
 

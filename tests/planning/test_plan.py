@@ -135,7 +135,10 @@ def test_the_largest_tree_of_a_plan_is_that_of_its_widest_method() -> None:
         *(({"top_k": k}, ok) for k, ok in ((0, True), (5, True), (-1, False))),
         *(({"top_p": p}, ok) for p, ok in ((1, True), (0.01, True), (0, False), (1.01, False), (math.nan, False))),
         *(({"min_p": p}, ok) for p, ok in ((0.1, True), (1, True), (-0.1, False), (1.1, False), (math.nan, False))),
-        *(({"repetition_penalty": r}, ok) for r, ok in ((1.2, True), (0.5, True), (0, False), (math.inf, False))),
+        *(
+            ({"repetition_penalty": r}, ok)
+            for r, ok in ((1.2, True), (0.01, True), (1e-300, False), (0, False), (math.inf, False))
+        ),
         *(({"seed": s}, ok) for s, ok in ((0, True), ((1 << 63) - 1, True), (1 << 63, False), (-1, False))),
     ],
 )

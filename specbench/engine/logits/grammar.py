@@ -31,6 +31,15 @@ class Grammar:
         self._source, self._tokens, self._ends = source, tokens, frozenset(ends)
         self._walks: dict[int, _Walk] = {}
 
+    @property
+    def empty(self) -> bool:
+        """Whether no text of the tokens follows the grammar, as far as its first token shows."""
+        from llguidance import LLMatcher  # imported here: an optional library
+
+        matcher = LLMatcher(self._tokens, self._source, log_level=0)
+        first = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8), bitorder="little")
+        return not matcher.is_accepting() and set(np.flatnonzero(first).tolist()) <= self._ends
+
     def allowed(
         self, slot: int, output: Sequence[int], tokens: Sequence[int], parents: Sequence[int], before: int
     ) -> npt.NDArray[np.bool_]:

@@ -57,4 +57,7 @@ def _compiled(grammar: GrammarSpec, model: LoadedModel) -> Grammar:
         raise UsageError(
             f"cannot use --grammar: llguidance cannot read {model.spec.name}'s tokenizer ({error}); use another model"
         ) from error
-    return Grammar(source, tokens, ends)
+    compiled = Grammar(source, tokens, ends)
+    if compiled.empty:
+        raise UsageError(f"cannot use --grammar: it allows no text of {model.spec.name}'s tokens; fix the file")
+    return compiled
