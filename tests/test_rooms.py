@@ -41,7 +41,7 @@ BUDGETS = {
     "quality": 850,
     "report": 9830,  # acceptance, waiting times, lengths of prompts, users, checks of a run
     "results": 2950,  # acceptance, percentiles, figures by length; logit processors of a run
-    "runner": 4760,  # kept prefixes, grown prompts; biases and grammars
+    "runner": 4770,  # kept prefixes, grown prompts; biases and grammars
     "sweeps": 2680,  # curves over the draft length
     "training": 6375,
 }

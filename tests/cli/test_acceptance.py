@@ -207,6 +207,11 @@ def test_report_prints_every_tools_definitions(cli: Any, traced: Path, engine: s
     assert all(name in shown for name in rows["pld"])
 
 
+def test_definitions_need_a_run(cli: Any) -> None:
+    sweep = Path(__file__).parents[2] / "results" / "sweep-jf-gsm8k-ced422db"
+    assert "definitions" in cli.refused(2, "report", sweep, "--definitions", "vllm")
+
+
 def test_definitions_of_unknown_tools_are_refused(cli: Any, traced: Path) -> None:
     assert "vllm" in cli.refused(2, "report", traced, "--definitions", "vlm")
     assert "--to" in cli.refused(2, "report", traced, "--definitions", "vllm", "--to", "csv")

@@ -49,6 +49,10 @@ _VARIES = [
     (re.compile(r"at most [\d.]+ GB of memory"), "at most <memory>"),
     (re.compile(r"(recursion depth exceeded) .*"), r"\1"),
     (re.compile(r"(?m)^.*\bs left$\n?"), ""),
+]
+
+#: What differs between processors, or with the settings that a run records; both sides of a comparison are without it.
+_OF_THE_MACHINE = [
     (re.compile(r"(?<=no CUDA device \()[^)]*(?=\))"), "<processor>"),
     (re.compile(r"(?<=[a-z\d])-[0-9a-f]{8}(?![\w-])"), "-<digest>"),
     (re.compile(r"\b[0-9a-f]{12}\b"), "<fingerprint>"),
@@ -61,7 +65,9 @@ _MEASURED = re.compile(r"\d|─|\b(faster|slower|unsure|best|disturbed|Found)\b"
 
 def plain(result: BaseException | str) -> str:
     """A text without what varies, or an error's class, code and text."""
-    text = _steady(str(result))
+    text = str(result)
+    for pattern, name in _VARIES:
+        text = pattern.sub(name, text)
     text = _own_folder().sub("<tmp>", text)
     if isinstance(result, str):
         return text
@@ -69,7 +75,7 @@ def plain(result: BaseException | str) -> str:
 
 
 def _steady(text: str) -> str:
-    for pattern, name in _VARIES:
+    for pattern, name in _OF_THE_MACHINE:
         text = pattern.sub(name, text)
     return text
 
@@ -105,7 +111,7 @@ class Wording:
             self.recorded.setdefault(test, []).append(text)
             return True
         known = snapshots(room(test)).get(test, [])
-        wanted = _steady(known[number]) if number < len(known) else ""  # patterns may be younger than the snapshot
+        wanted, text = _steady(known[number]) if number < len(known) else "", _steady(text)
         if wanted != text:
             lines = difflib.unified_diff(wanted.splitlines(), text.splitlines(), "snapshot", "now", lineterm="")
             raise AssertionError("other words than the snapshot; pytest --reword takes them over\n" + "\n".join(lines))

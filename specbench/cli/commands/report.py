@@ -80,7 +80,12 @@ def _define(runs: list[Path], engine: str, as_json: bool) -> None:
 
     if engine not in ENGINES:
         raise unknown_name("tool", engine, ENGINES, "for --definitions")
-    for run in gather(runs).runs:
+    found_runs = gather(runs).runs
+    if not found_runs:
+        raise UsageError(
+            f"cannot use --definitions with {runs[0]}: it is no run; name a folder that specbench run wrote"
+        )
+    for run in found_runs:
         path, read = run.path, read_run(run.path)
         labels = [spec.label for spec in read.config.methods]
         rows = {label: define([r for r in read.records if r.method == label], engine) for label in labels}
