@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import TypeAlias
 
-from specbench.analysis.acceptance.drafts import accepted_drafts
+from specbench.analysis.acceptance.drafts import accepted_drafts, draft_tokens
 from specbench.analysis.figures import quotient
 from specbench.results import RequestRecord
 
@@ -69,9 +69,7 @@ def define(records: Sequence[RequestRecord], engine: str) -> list[Defined] | Non
         histogram += found
     if not histogram:
         return None
-    drafted = [record.draft_tokens for record in records if record.draft_tokens is not None]
-    tokens = sum(drafted) if len(drafted) == len(records) else None
-    return ENGINES[engine](_Row(records, histogram, tokens))
+    return ENGINES[engine](_Row(records, histogram, draft_tokens(records)))
 
 
 def _vllm(row: _Row) -> list[Defined]:

@@ -41,8 +41,7 @@ def acceptance(records: Sequence[RequestRecord]) -> Acceptance | None:
     if not drafts:
         return None
     accepted, most = _tokens(histogram), max(histogram)
-    drafted = [record.draft_tokens for record in records if record.draft_tokens is not None]
-    tokens = sum(drafted) if len(drafted) == len(records) else None
+    tokens = draft_tokens(records)
     steps = [(float(found.total()), float(found.total() + _tokens(found))) for _, found in counted if found]
     ones = [1.0] * len(steps)
     ratio = paired_ratio(
@@ -64,3 +63,9 @@ def acceptance(records: Sequence[RequestRecord]) -> Acceptance | None:
 
 def _tokens(histogram: Counter[int]) -> int:
     return sum(kept * drafts for kept, drafts in histogram.items())
+
+
+def draft_tokens(records: Sequence[RequestRecord]) -> int | None:
+    """Draft tokens of all requests; None if one of them did not count them."""
+    drafted = [record.draft_tokens for record in records if record.draft_tokens is not None]
+    return sum(drafted) if len(drafted) == len(records) else None
