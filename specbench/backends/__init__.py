@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from specbench.backends.protocol import Mode as Mode
     from specbench.backends.protocol import Question as Question
     from specbench.backends.protocol import Served as Served
+    from specbench.backends.protocol import Several as Several
     from specbench.backends.rows import Row as Row
     from specbench.backends.rows import make_row as make_row
 else:

@@ -57,6 +57,7 @@ class Served:
         dtype: precision of the row's weights: "float32", "bfloat16" or "float16".
         capacity: tokens of the longest prompt and its answer.
         url: URL of a server that the user runs; None if the engine is started here.
+        together: sequences that the engine shall decode at once.
         apart: context manager in which the run's model is as transformers created it, for an engine in this process.
     """
 
@@ -66,6 +67,7 @@ class Served:
     threads: int
     capacity: int
     url: str | None = None
+    together: int = 1
     apart: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
@@ -127,11 +129,40 @@ class EngineCounters:
     finish: Literal["stop", "length"] | None = None
 
 
+class Several(ABC):
+    """Requests that an engine answers at the same time. One thread uses it, and waits only in :meth:`poll`."""
+
+    @abstractmethod
+    def submit(self, question: Question) -> int:
+        """Send a prompt and return the request's number; does not wait for the engine."""
+
+    @abstractmethod
+    def poll(self, seconds: float) -> Sequence[tuple[int, Arrival | None]]:
+        """Wait for tokens, at most some seconds; return (request, arrival), with None for the end of an answer.
+
+        Raises EngineFault if the engine died, sent nothing for :attr:`EngineOptions.timeout` although requests run, or
+        sent something invalid.
+        """
+
+    @abstractmethod
+    def give_up(self, number: int) -> None:
+        """Abort a request; :meth:`poll` returns nothing of it any more."""
+
+    @abstractmethod
+    def counters(self, number: int) -> EngineCounters:
+        """Return the counters of a request that has ended or was given up, and forget the request."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Abort all requests and return when the engine is idle."""
+
+
 class Backend(ABC):
     """Another engine, decoding in one mode. Base of the class ``Backend`` of each module in this package.
 
     The constructor starts nothing. Errors are raised as an EngineFault with one line that begins with "it" or "its" and
-    does not name the row, since the row's name is put in front. One request runs at a time.
+    does not name the row, since the row's name is put in front. One request runs at a time, or several by
+    :meth:`several`, but never both.
     """
 
     #: Name of the engine for people.
@@ -142,6 +173,9 @@ class Backend(ABC):
 
     #: Whether it can or must be a server that the user runs.
     by_url: ClassVar[Literal["no", "can be", "has to be"]] = "no"
+
+    #: Whether :meth:`several` works.
+    answers_several: ClassVar[bool] = False
 
     #: Whether the engine gets the stop ids and ends answers at them; for a server it is known after the start.
     knows_stop_ids: bool = True
@@ -168,6 +202,10 @@ class Backend(ABC):
     @abstractmethod
     def counters(self) -> EngineCounters:
         """Return the counters of the last request, after its iterator has ended or is closed."""
+
+    def several(self) -> Several:
+        """Return an interface for requests that are answered at the same time; the engine is started."""
+        raise NotImplementedError
 
     def processes(self) -> Sequence[int]:
         """Return the ids of the engine's processes without their children; empty for a server by URL."""
