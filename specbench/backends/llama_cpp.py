@@ -1,7 +1,7 @@
 """Run llama.cpp's ``llama-server``: started here on the run's weights, or a server of the user by URL.
 
-Each row has its own server, with one request at a time, which ends when its budget is used up or the run closes it.
-:func:`_body` makes requests, :mod:`specbench.backends.llama_options` has the server's command-line options.
+Each row has its own server. A request ends when its budget is used up or the run closes its connection.
+:mod:`specbench.backends.llama_stream` has the requests, :mod:`specbench.backends.llama_options` the server's options.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import Any
 
 from specbench.backends import protocol
-from specbench.backends.llama_options import MODES, TIMES, flags
+from specbench.backends.http_several import HttpSeveral
+from specbench.backends.llama_options import MODES, flags
 from specbench.backends.llama_program import Program
-from specbench.backends.llama_stream import DRAFTED, Steps
-from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, EngineOptions, Question, Served
+from specbench.backends.llama_stream import Steps
+from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, EngineOptions, Question, Served, Several
+from specbench.backends.reply import asked
 from specbench.backends.streaming import Lost, Server
 from specbench.backends.weights import weights_of
 from specbench.common import Child, EngineFault, one_line
-from specbench.results import EngineFacts, ServedWeights, acceptance_histogram
+from specbench.results import EngineFacts, ServedWeights
 
 _POLL_S = 0.002
 _IDLE_S = 60.0  # limit for the step that is running when a request is given up
@@ -29,11 +30,12 @@ _DYING_S = 2.0  # limit between the end of its connections and of the process
 
 
 class Backend(protocol.Backend):
-    """llama.cpp's server, with one request at a time, and only the run's samplers."""
+    """llama.cpp's server, with only the run's samplers."""
 
     title = "llama.cpp"
     modes = MODES
     by_url = "can be"
+    answers_several = True
     # The exported file's vocabulary has no stop token. A server by URL may stop at one, which must be a stop token of
     # the run too.
     knows_stop_ids = False
@@ -86,6 +88,8 @@ class Backend(protocol.Backend):
         if slots[0].get("speculative") is not (self.mode != PLAIN):
             does = "speculates" if self.mode == PLAIN else "does not speculate"
             raise EngineFault(f"its server {does}; give the URL of a server that is started for {self.mode}")
+        if len(slots) < self.served.together:
+            raise EngineFault(f"it has {len(slots)} slots and {self.served.together} are needed; raise its --parallel")
         room = slots[0].get("n_ctx")
         if not isinstance(room, int) or room < self.served.capacity:
             raise EngineFault(
@@ -103,31 +107,22 @@ class Backend(protocol.Backend):
         )
 
     def ask(self, question: Question) -> Iterator[Arrival]:
-        self._steps = steps = Steps(question, drafts=self.mode != PLAIN)
         assert self._server is not None, "it has been started"
-        events = self._server.events("/completion", _body(question, drafts=self.mode != PLAIN))
+        self._steps = steps = self._reply(question)
         try:
-            with closing(events):
-                yield from steps.of(events)
+            yield from asked(self._server, steps)
         except GeneratorExit:
             if not steps.finished:  # it notices the closed connection only when it sends the next token
-                self._wait_for(lambda: not any(slot.get("is_processing") for slot in self._slots()), _IDLE_S)
+                self._wait_until_idle()
             raise
         except Lost as error:
             raise self._fault(error) from error
 
     def counters(self) -> EngineCounters:
-        if self._steps is None:
-            return EngineCounters()
-        timings, verified = self._steps.timings, len(self._steps.accepted)
-        own = {key: float(timings[key]) for key in TIMES if isinstance(timings.get(key), (int, float))}
-        if self.mode == PLAIN:
-            return EngineCounters(own=own)
-        drafted, accepted = (timings.get(key, 0) for key in DRAFTED)
-        if verified:
-            own |= {"mean_len": 1 + accepted / verified, "draft_acceptance": accepted / drafted}
-        histogram = acceptance_histogram(self._steps.accepted)
-        return EngineCounters(draft_tokens=drafted, accepted_tokens=accepted, histogram=histogram, own=own)
+        return EngineCounters() if self._steps is None else self._steps.counters()
+
+    def several(self) -> Several:
+        return _Requests(self)
 
     def processes(self) -> Sequence[int]:
         return () if self._child is None or not self._child.running else (self._child.pid,)
@@ -170,30 +165,34 @@ class Backend(protocol.Backend):
             raise EngineFault("its /slots is not a list of slots; start it without --no-slots")
         return found
 
+    def _reply(self, question: Question) -> Steps:
+        return Steps(question, drafts=self.mode != PLAIN)
+
+    def _wait_until_idle(self) -> None:
+        self._wait_for(lambda: not any(slot.get("is_processing") for slot in self._slots()), _IDLE_S)
+
     def _fault(self, error: Lost) -> EngineFault:
         """Return why a connection was lost: the end of the server's process if it was started here."""
         return error if self._child is None else self._child.died(_DYING_S)
 
 
-def _body(question: Question, *, drafts: bool) -> dict[str, Any]:
-    """Return a request's body, with samplers in an order that has the same effect as the run's sampling."""
-    greedy = question.temperature == 0
-    return {
-        "prompt": list(question.ids),
-        "n_predict": question.budget,
-        "stream": True,
-        "return_tokens": True,
-        "timings_per_token": drafts,  # takes time, and is not needed if each token is a forward
-        "cache_prompt": False,
-        "ignore_eos": False,  # true would suppress the vocabulary's stop tokens
-        "samplers": ["top_k"] if greedy else ["top_k", "temperature", "top_p"],
-        "top_k": 1 if greedy else question.top_k,
-        "top_p": question.top_p,
-        "temperature": question.temperature,
-        "dynatemp_range": 0,
-        "mirostat": 0,
-        "seed": question.seed & 0xFFFFFFFF,
-    }
+class _Requests(HttpSeveral):
+    """Requests of a backend whose server is started, each in a slot of the server."""
+
+    def __init__(self, backend: Backend) -> None:
+        assert backend._server is not None, "it has been started"
+        super().__init__(backend._server, backend._reply)
+        self._backend = backend
+
+    def poll(self, seconds: float) -> Sequence[tuple[int, Arrival | None]]:
+        try:
+            return super().poll(seconds)
+        except Lost as error:
+            raise self._backend._fault(error) from error
+
+    def close(self) -> None:
+        super().close()
+        self._backend._wait_until_idle()
 
 
 def _free_port() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from specbench.backends.llama_stream import TIMES
 from specbench.backends.protocol import PLAIN, EngineOptions, Mode, Served
 from specbench.common import EngineFault, option
 
@@ -51,10 +52,6 @@ class Draft(ServerOptions):
     p_min: float = option(0.0, help="drafting stops at tokens with a lower probability", ge=0, le=1)
 
 
-TIMES = {
-    "prompt_ms": "time for the prompt, by the server's clock",
-    "predicted_ms": "time from the first token to the last, by the server's clock",
-}
 _DRAFTS = TIMES | {
     "mean_len": "mean length of steps with a draft, as in the server's log: 1 + accepted / verified",
     "draft_acceptance": "accepted / drafted, as in the server's log",
@@ -83,8 +80,8 @@ def flags(mode: str, options: ServerOptions, served: Served) -> dict[str, object
         "--host": "127.0.0.1",
         "--threads": served.threads,
         "--threads-batch": served.threads,
-        "--ctx-size": served.capacity,
-        "--parallel": 1,
+        "--ctx-size": served.capacity * served.together,  # the server divides it among its slots
+        "--parallel": served.together,
         "--cache-type-k": cache,
         "--cache-type-v": cache,
         "--flash-attn": options.flash_attn,

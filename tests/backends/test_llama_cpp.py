@@ -62,10 +62,13 @@ def ids(arrivals: list[Arrival]) -> list[int]:
 # ------------------------------------------------------------------------------------------------------------ the steps
 
 
-def replayed(events: list[dict[str, Any]], budget: int) -> tuple[list[Arrival], Steps]:
-    question = Question(ids=(0,) * events[0]["timings"]["prompt_n"], budget=budget, stop_ids=frozenset())
-    steps = Steps(question, drafts=True)
-    return list(steps.of(iter(list(enumerate(events))))), steps
+def steps_of(events: list[dict[str, Any]], budget: int, stop: frozenset[int] = frozenset()) -> Steps:
+    return Steps(Question((0,) * events[0]["timings"]["prompt_n"], budget, stop), drafts=True)
+
+
+def pushed(steps: Steps, events: list[dict[str, Any]]) -> list[list[Arrival]]:
+    """The arrivals that each event completes."""
+    return [list(steps.take(at, event)) for at, event in enumerate(events)]
 
 
 @pytest.mark.parametrize(
@@ -76,15 +79,16 @@ def replayed(events: list[dict[str, Any]], budget: int) -> tuple[list[Arrival], 
 def test_recorded_streams_are_split_into_forwards(name: str, forwards: int, mean_len: float | None) -> None:
     events = STREAMS[name]
     sent = [each for event in events for each in event["tokens"]]
-    arrivals, steps = replayed(events, len(sent))
+    steps = steps_of(events, len(sent))
+    arrivals = sum(pushed(steps, events), [])
+    counters = steps.counters()
+    histogram = counters.histogram or ()
     assert ids(arrivals) == sent
     assert len(arrivals[0].ids) == 1
     accepted = events[-1]["timings"].get("draft_n_accepted", 0)
     assert len(arrivals) - 1 == len(sent) - 1 - accepted == forwards
-    assert sum(steps.accepted) == accepted
-    assert (1 + accepted / len(steps.accepted) if steps.accepted else None) == (
-        None if mean_len is None else pytest.approx(mean_len, abs=0.005)
-    )
+    assert sum(count * number for number, count in enumerate(histogram)) == counters.accepted_tokens == accepted
+    assert counters.own.get("mean_len") == (None if mean_len is None else pytest.approx(mean_len, abs=0.005))
     # An arrival's time is that of its last token, not of later events.
     ends = [sum(len(each.ids) for each in arrivals[: at + 1]) - 1 for at in range(len(arrivals))]
     assert [each.at_ns for each in arrivals] == ends
@@ -92,18 +96,7 @@ def test_recorded_streams_are_split_into_forwards(name: str, forwards: int, mean
 
 def test_a_step_is_handed_over_as_soon_as_it_is_complete() -> None:
     events = STREAMS["mixed"]
-    steps = Steps(Question(ids=(0,) * events[0]["timings"]["prompt_n"], budget=64, stop_ids=frozenset()), drafts=True)
-    taken = []
-
-    def one_by_one() -> Iterator[tuple[int, dict[str, Any]]]:
-        for at, event in enumerate(events):
-            taken.append(at)
-            yield at, event
-
-    arrivals = steps.of(one_by_one())
-    for wanted in (1, 2, 11):
-        next(arrivals)
-        assert len(taken) == wanted
+    assert [at for at, made in enumerate(pushed(steps_of(events, 64), events), 1) if made][:3] == [1, 2, 11]
 
 
 def test_a_step_that_an_end_cuts_is_handed_over_with_what_came() -> None:
@@ -116,8 +109,7 @@ def test_a_step_that_an_end_cuts_is_handed_over_with_what_came() -> None:
     }
     events = [*STREAMS["mixed"][:5], end]
     last = events[4]["tokens"][0]
-    question = Question(ids=(0,) * events[0]["timings"]["prompt_n"], budget=64, stop_ids=frozenset([last]))
-    arrivals = list(Steps(question, drafts=True).of(iter(list(enumerate(events)))))
+    arrivals = sum(pushed(steps_of(events, 64, frozenset([last])), events), [])
     assert [len(each.ids) for each in arrivals] == [1, 1, 3]
     assert arrivals[-1].at_ns == 4
 
