@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 from pydantic import field_validator
 
 from specbench.backends import protocol
-from specbench.backends.completions import Completions
+from specbench.backends.completions import Completion, Completions
+from specbench.backends.http_several import HttpSeveral
 from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, EngineOptions, Mode, Question, Served
 from specbench.backends.streaming import Server
 from specbench.common import EngineFault, keys, one_line, option
@@ -39,6 +41,7 @@ class Backend(protocol.Backend):
         "spec": Mode("a server that you know to speculate", OpenAIOptions, tried=_RECORDED),
     }
     by_url = "has to be"
+    answers_several = True
 
     def __init__(self, mode: str, options: Any, served: Served) -> None:
         super().__init__(mode, options, served)
@@ -67,7 +70,12 @@ class Backend(protocol.Backend):
         return self._completions.ask(question)
 
     def counters(self) -> EngineCounters:
-        return EngineCounters(finish=self._completions.finish if self._completions else None)
+        last = self._completions.last if self._completions else None
+        return last.counters() if last else EngineCounters()
+
+    def several(self) -> HttpSeveral:
+        assert self._completions is not None, "it has been started"
+        return HttpSeveral(self._completions.server, partial(Completion, self._completions))
 
     def close(self) -> None:
         self._completions = None

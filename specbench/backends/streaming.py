@@ -59,8 +59,13 @@ class Server:
     def __init__(self, url: str, timeout: float, key_env: str = "") -> None:
         self._secret = Secret(_key(key_env)) if key_env else None
         check_address(url, "--backend-url", "api_key_env", self.scrub)
-        self._base = url.rstrip("/").removesuffix("/v1")
+        self.base = url.rstrip("/").removesuffix("/v1")
         self.timeout = timeout
+
+    @property
+    def key(self) -> str | None:
+        """The API key; None if the server needs none."""
+        return None if self._secret is None else self._secret.key
 
     def scrub(self, text: str) -> str:
         """Return the beginning of a text, without the API key."""
@@ -76,7 +81,7 @@ class Server:
 
     def json(self, path: str) -> Any:
         """Return the JSON content at a path."""
-        return self._parsed(self.get(path))
+        return self.parsed(self.get(path))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Generator[tuple[int, Any], None, None]:
         """Post a body and yield (arrival time on ``time.perf_counter_ns``, JSON content) of every event.
@@ -88,68 +93,96 @@ class Server:
             EngineFault: there is no connection, it was lost, no data came for too long, or an event is invalid.
         """
         deadline = Deadline(self.timeout)
+        found = Events(self)
         with self._open(path, json.dumps(body).encode(), deadline) as response:
             deadline.renew()
-            rest = b""
             for at_ns, piece in response.pieces():
-                *lines, rest = (rest + piece).split(b"\n")
-                for line in lines:
-                    name, _, data = line.strip().partition(b":")  # a line without a name is a keep-alive comment
-                    if name not in (b"data", b"error"):
-                        continue
-                    if data.strip() == b"[DONE]":
-                        return
-                    event = self._parsed(data)
-                    if name == b"error" or (isinstance(event, dict) and event.get("error")):
-                        raise EngineFault(f"it aborted the answer: {self._reason(event)}")
+                for event in found.take(piece):
                     yield at_ns, event
                     deadline.renew()  # time spent by the caller is not the server's delay
-                if len(rest) > _LONGEST:
-                    raise EngineFault(f"it sent an event of more than {_LONGEST >> 20} MiB")
-        if rest.strip():
-            raise Lost("its answer ended in the middle of an event")
+                if found.ended:
+                    return
+        found.end()
 
     @contextmanager
     def _open(self, path: str, body: bytes | None, deadline: Deadline) -> Iterator[Response]:
         reached = False
         try:
-            with send(
-                self._base + path, body, None if self._secret is None else self._secret.key, deadline
-            ) as response:
+            with send(self.base + path, body, self.key, deadline) as response:
                 reached = True
                 if response.status != 200:
-                    raise self._refusal(path, response)
+                    try:
+                        content = response.beginning(_PIECE)
+                    except (TimeoutError, ConnectionLost):
+                        content = b""
+                    raise self.refusal(path, response.status, content)
                 yield response
         except TimeoutError:
             raise EngineFault(f"it stalled: no data came for {self.timeout:g} s") from None
         except ConnectionLost as error:
-            why = one_line(self.scrub(str(error)), 120)
-            lost = f"its connection was lost ({why})"
-            raise Lost(lost if reached else f"its server cannot be reached ({why}); check that it is running") from None
+            raise self.lost(str(error), reached) from None
 
-    def _parsed(self, data: bytes) -> Any:
+    def lost(self, why: str, reached: bool) -> Lost:
+        """Return the error for a connection that was lost, or that could not be made."""
+        why = one_line(self.scrub(why), 120)
+        if reached:
+            return Lost(f"its connection was lost ({why})")
+        return Lost(f"its server cannot be reached ({why}); check that it is running")
+
+    def parsed(self, data: bytes) -> Any:
         try:
             return parse_json(data, "it", "")
         except UsageError:
             start = one_line(self.scrub(data[:200].decode(errors="replace")), 60)
             raise EngineFault(f"it sent invalid JSON: '{start}'") from None
 
-    def _refusal(self, path: str, response: Response) -> Refused:
+    def refusal(self, path: str, status: int, content: bytes) -> Refused:
+        """Return the error for an answer with another HTTP status than 200; ``content`` is its body."""
+        text = content.decode(errors="replace")
         try:
-            content = response.beginning(_PIECE).decode(errors="replace")
-        except (TimeoutError, ConnectionLost):
-            content = ""
-        try:
-            reason = self._reason(parse_json(content.encode(), "it", ""))
+            reason = self.reason(parse_json(text.encode(), "it", ""))
         except UsageError:
-            reason = one_line(self.scrub(content), 160)
-        return Refused(f"{path} answers HTTP {response.status}{f': {reason}' if reason else ''}", response.status)
+            reason = one_line(self.scrub(text), 160)
+        return Refused(f"{path} answers HTTP {status}{f': {reason}' if reason else ''}", status)
 
-    def _reason(self, event: Any) -> str:
+    def reason(self, event: Any) -> str:
         """Return the message of a server's error, which may have several forms."""
         error = event.get("error", event) if isinstance(event, dict) else event
         message = error.get("message", error) if isinstance(error, dict) else error
         return one_line(self.scrub(str(message)), 200)
+
+
+class Events:
+    """Server-sent events of one answer, taken from the pieces in which its body arrives.
+
+    Attributes:
+        ended: whether the server's mark for the end, ``[DONE]``, has arrived.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server, self._rest, self.ended = server, b"", False
+
+    def take(self, piece: bytes) -> Iterator[Any]:
+        """Yield the JSON content of the events that a piece completes; raises EngineFault for an invalid event."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
+            name, _, data = line.strip().partition(b":")  # a line without a name is a keep-alive comment
+            if name not in (b"data", b"error"):
+                continue
+            if data.strip() == b"[DONE]":
+                self.ended = True
+                return
+            event = self._server.parsed(data)
+            if name == b"error" or (isinstance(event, dict) and event.get("error")):
+                raise EngineFault(f"it aborted the answer: {self._server.reason(event)}")
+            yield event
+        if len(self._rest) > _LONGEST:
+            raise EngineFault(f"it sent an event of more than {_LONGEST >> 20} MiB")
+
+    def end(self) -> None:
+        """Raise Lost if the body ended in the middle of an event."""
+        if self._rest.strip():
+            raise Lost("its answer ended in the middle of an event")
 
 
 def _key(name: str) -> str:

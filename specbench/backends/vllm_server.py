@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from specbench.backends.completions import Completions
+from specbench.backends.completions import Completion, Completions
+from specbench.backends.http_several import HttpSeveral
 from specbench.backends.openai import version_of
 from specbench.backends.protocol import Arrival, EngineCounters, EngineOptions, Question, Served
 from specbench.backends.streaming import Server
@@ -65,6 +67,10 @@ class VllmServer:
         )
         return self._completions.ask(question)
 
+    def several(self) -> HttpSeveral:
+        """Requests that the server answers at the same time; its counters cannot be divided among them."""
+        return HttpSeveral(self._server, partial(Completion, self._completions))
+
     def counters(self) -> EngineCounters:
         """Return the counters of the last request, or empty ones if other requests are included.
 
@@ -75,13 +81,14 @@ class VllmServer:
         return self._latest
 
     def _counted(self) -> EngineCounters:
-        sent, whole = self._completions.sent, self._completions.whole
+        last = self._completions.last
+        sent, whole, arrivals = (last.sent, last.finished, last.arrivals) if last else (0, False, 0)
         before, after = self._before, self._settled()
         self._before = after
         here = {name: after[name] - before.get(name, 0.0) for name in after if name != "running"}
         if not here or after.get("running") or (whole and here.get("tokens") != sent):
             return EngineCounters()
-        steps = int(here.get("steps", 0)) if whole else max(0, self._completions.arrivals - 1)
+        steps = int(here.get("steps", 0)) if whole else max(0, arrivals - 1)
         if not {"drafts", "draft_tokens", "accepted_tokens"} <= here.keys():
             return EngineCounters(forwards=steps)
         drafts, accepted = here["drafts"], here["accepted_tokens"]

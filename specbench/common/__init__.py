@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from specbench.common.http import Response as Response
     from specbench.common.http import check_address as check_address
     from specbench.common.http import send as send
+    from specbench.common.http import ssl_context as ssl_context
     from specbench.common.keys import Secret as Secret
     from specbench.common.keys import fault_of as fault_of
     from specbench.common.native import Native as Native

@@ -134,7 +134,7 @@ def send(url: str, body: bytes | None, key: str | None, deadline: Deadline) -> I
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
         pool = httpcore2.ConnectionPool(
-            ssl_context=_trusted() if parts.scheme == "https" else None,
+            ssl_context=ssl_context() if parts.scheme == "https" else None,
             proxy=_proxy(parts.scheme, parts.hostname or ""),
             network_backend=_Network(deadline),  # type: ignore[arg-type]  # has what is called of one
         )
@@ -162,7 +162,8 @@ def _failures() -> Iterator[None]:
 
 
 @functools.cache
-def _trusted() -> Any:
+def ssl_context() -> Any:
+    """The context for HTTPS, with the certificates that are trusted."""
     import httpcore2
 
     return httpcore2.default_ssl_context()  # reading the certificates takes longer than many answers

@@ -1,0 +1,199 @@
+"""Many requests at once over HTTP: times, order, connections, and every way in which a server may fail."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+from support.engines import Completing, begin, completing, dribbles, event, listening, silent, status, whole
+from support.load_server import MODEL, load_server
+from support.wording import wording
+
+from specbench.backends import Arrival, Question, Several
+from specbench.backends.completions import Completion, Completions
+from specbench.backends.http_several import HttpSeveral
+from specbench.backends.streaming import Server
+from specbench.common import EngineFault
+
+
+def connect(url: str, timeout: float = 10) -> HttpSeveral:
+    completions = Completions(Server(url, timeout), "m", MODEL)
+    return HttpSeveral(completions.server, lambda question: Completion(completions, question))
+
+
+def question(budget: int = 4) -> Question:
+    return Question([1, 2, 3], budget, frozenset())
+
+
+def finish(several: Several, wanted: int) -> dict[int, list[Arrival]]:
+    found: dict[int, list[Arrival]] = {}
+    ended = 0
+    until = time.monotonic() + 20
+    while ended < wanted:
+        assert time.monotonic() < until
+        for number, arrival in several.poll(1):
+            found.setdefault(number, [])
+            if arrival is None:
+                ended += 1
+            else:
+                found[number].append(arrival)
+    return found
+
+
+def test_answers_arrive_side_by_side() -> None:
+    with load_server(events=4, gap=0.05) as server:
+        several = connect(server.url)
+        numbers = [several.submit(question()) for _ in range(3)]
+        began = time.perf_counter_ns()
+        found = finish(several, 3)
+        assert [*found] == numbers
+        for arrivals in found.values():
+            assert [each.ids for each in arrivals] == [(0,), (1,), (2,), (3,)]
+            gaps = [later.at_ns - earlier.at_ns for earlier, later in zip(arrivals, arrivals[1:], strict=False)]
+            assert all(0.03e9 < gap < 0.5e9 for gap in gaps)
+        assert time.perf_counter_ns() - began < 1.5e9
+        several.close()
+
+
+def test_connections_are_used_again() -> None:
+    with load_server(events=2, gap=0.001) as server:
+        several = connect(server.url)
+        for _ in range(5):
+            several.submit(question())
+            finish(several, 1)
+        assert server.connections() == 1
+        several.close()
+
+
+def test_a_closed_free_connection_is_replaced() -> None:
+    with load_server(events=1, gap=0.0, closes_idle=0.05) as server:
+        several = connect(server.url)
+        for _ in range(3):
+            several.submit(question())
+            assert len(finish(several, 1)) == 1
+            time.sleep(0.15)
+        assert server.connections() == 3
+        several.close()
+
+
+def test_a_given_up_request_closes_its_connection() -> None:
+    with completing() as server:
+        several = connect(server.url)
+        number = several.submit(Question([1], 10_000_000, frozenset()))
+        while not several.poll(1):
+            pass
+        several.give_up(number)
+        assert several.counters(number).forwards is None
+        assert server.left.wait(10)
+        assert several.poll(0.05) == []
+        several.close()
+
+
+def test_a_slow_reader_of_a_long_request_does_not_block() -> None:
+    with load_server(events=1, gap=0.0) as server:
+        several = connect(server.url)
+        several.submit(Question([7] * 2_000_000, 1, frozenset()))
+        assert len(finish(several, 1)) == 1
+        several.close()
+
+
+def _stalls(server: Completing, handler: BaseHTTPRequestHandler) -> None:
+    begin(handler)
+    event(handler, {"choices": [{"text": "a", "token_ids": [1], "finish_reason": None}]})
+    server.over.wait(20)
+
+
+def _breaks_off(server: Completing, handler: BaseHTTPRequestHandler) -> None:
+    begin(handler)
+    handler.wfile.write(b'data: {"half"')
+
+
+def _not_whole(server: Completing, handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    handler.wfile.write(b"ff\r\ndata: {}\n\n")
+
+
+def _no_chunk(server: Completing, handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    handler.wfile.write(b"zz\r\ndata: {}\n\n")
+
+
+def _garbage(server: Completing, handler: BaseHTTPRequestHandler) -> None:
+    begin(handler)
+    handler.wfile.write(b"data: <html>\n\n")
+
+
+def _no_end(server: Completing, handler: BaseHTTPRequestHandler) -> None:
+    begin(handler)
+    event(handler, {"choices": [{"text": "a", "token_ids": [1], "finish_reason": None}]})
+    handler.wfile.write(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda server, handler: server.over.wait(20),
+        _stalls,
+        _breaks_off,
+        _not_whole,
+        _no_chunk,
+        _garbage,
+        _no_end,
+        lambda server, handler: handler.wfile.write(b"SSH-2.0-x\r\n\r\n"),
+        lambda server, handler: whole(handler, 302, b"elsewhere"),
+        lambda server, handler: whole(handler, 500, b"CUDA out\nof memory"),
+        lambda server, handler: whole(handler, 429, b'{"error": {"message": "slow down"}}'),
+    ],
+)
+def test_each_failure_is_one_sentence(wrong: Callable[[Completing, BaseHTTPRequestHandler], Any]) -> None:
+    with completing() as server:
+        server.stream = lambda handler, asked: wrong(server, handler)
+        several = connect(server.url, timeout=0.4)
+        several.submit(question())
+        several.submit(question())
+        with pytest.raises(EngineFault, check=wording) as fault:
+            finish(several, 2)
+        assert "\n" not in str(fault.value)
+        several.close()
+
+
+@pytest.mark.parametrize("act", [silent, dribbles(b"", b"x"), dribbles(status(200), b": comment\n")])
+def test_a_server_without_tokens_has_stalled(act: Any) -> None:
+    with listening(act) as port:
+        several = connect(f"http://127.0.0.1:{port}", timeout=0.4)
+        several.submit(question())
+        began = time.monotonic()
+        with pytest.raises(EngineFault):
+            finish(several, 1)
+        assert time.monotonic() - began < 3
+        several.close()
+
+
+def test_no_server_listens() -> None:
+    with load_server(events=1, gap=0.0) as server:
+        url = server.url
+    several = connect(url, timeout=2)
+    several.submit(question())
+    with pytest.raises(EngineFault, match="cannot be reached"):
+        finish(several, 1)
+    several.close()
+
+
+def test_a_killed_server_is_one_sentence() -> None:
+    with load_server(events=1000, gap=0.01) as server:
+        several = connect(server.url)
+        for _ in range(4):
+            several.submit(question(1000))
+        several.poll(1)
+        threading.Timer(0.1, server.kill).start()
+        with pytest.raises(EngineFault):
+            finish(several, 4)
+        several.close()
