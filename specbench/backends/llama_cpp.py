@@ -181,18 +181,20 @@ class _Requests(HttpSeveral):
 
     def __init__(self, backend: Backend) -> None:
         assert backend._server is not None, "it has been started"
-        super().__init__(backend._server, backend._reply)
-        self._backend = backend
+        super().__init__(backend._server, backend._reply, backend._wait_until_idle)
+        self._fault = backend._fault
+
+    def submit(self, question: Question) -> int:
+        try:
+            return super().submit(question)
+        except Lost as error:
+            raise self._fault(error) from error
 
     def poll(self, seconds: float) -> Sequence[tuple[int, Arrival | None]]:
         try:
             return super().poll(seconds)
         except Lost as error:
-            raise self._backend._fault(error) from error
-
-    def close(self) -> None:
-        super().close()
-        self._backend._wait_until_idle()
+            raise self._fault(error) from error
 
 
 def _free_port() -> int:

@@ -66,6 +66,10 @@ def steps_of(events: list[dict[str, Any]], budget: int, stop: frozenset[int] = f
     return Steps(Question((0,) * events[0]["timings"]["prompt_n"], budget, stop), drafts=True)
 
 
+def flat(arrivals: list[list[Arrival]]) -> list[Arrival]:
+    return [one for each in arrivals for one in each]
+
+
 def pushed(steps: Steps, events: list[dict[str, Any]]) -> list[list[Arrival]]:
     """The arrivals that each event completes."""
     return [list(steps.take(at, event)) for at, event in enumerate(events)]
@@ -80,7 +84,7 @@ def test_recorded_streams_are_split_into_forwards(name: str, forwards: int, mean
     events = STREAMS[name]
     sent = [each for event in events for each in event["tokens"]]
     steps = steps_of(events, len(sent))
-    arrivals = sum(pushed(steps, events), [])
+    arrivals = flat(pushed(steps, events))
     counters = steps.counters()
     histogram = counters.histogram or ()
     assert ids(arrivals) == sent
@@ -109,7 +113,7 @@ def test_a_step_that_an_end_cuts_is_handed_over_with_what_came() -> None:
     }
     events = [*STREAMS["mixed"][:5], end]
     last = events[4]["tokens"][0]
-    arrivals = sum(pushed(steps_of(events, 64, frozenset([last])), events), [])
+    arrivals = flat(pushed(steps_of(events, 64, frozenset([last])), events))
     assert [len(each.ids) for each in arrivals] == [1, 1, 3]
     assert arrivals[-1].at_ns == 4
 

@@ -560,9 +560,11 @@ class Completing:
         ids: it takes and gives token ids.
         speculates: a step brings three tokens, and ``/metrics`` says so.
         others: tokens that somebody else had from it between two answers of ours.
+        pages: what it has at other paths: JSON content, or a function that returns text.
     """
 
     url: str = ""
+    pages: Mapping[str, Any] = field(default_factory=dict)
     ids: bool = True
     speculates: bool = False
     others: int = 0
@@ -604,7 +606,10 @@ def completing(**how: Any) -> Iterator[Completing]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             made.headers.append(dict(self.headers))
-            if self.path == "/v1/models":
+            if self.path in made.pages:
+                page = made.pages[self.path]
+                whole(self, 200, (page() if callable(page) else json.dumps(page)).encode())
+            elif self.path == "/v1/models":
                 whole(self, 200, json.dumps({"data": [{"id": name} for name in made.models]}).encode())
             elif self.path == "/version":
                 whole(self, 200, b'{"version": "0.32.0"}')
