@@ -14,7 +14,7 @@ from typing import Any
 
 from specbench.backends import protocol
 from specbench.backends.http_several import HttpSeveral
-from specbench.backends.llama_options import MODES, flags
+from specbench.backends.llama_options import MODES, draft_file, flags
 from specbench.backends.llama_program import Program
 from specbench.backends.llama_stream import Steps
 from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, EngineOptions, Question, Served, Several
@@ -61,9 +61,11 @@ class Backend(protocol.Backend):
         arguments = program.arguments(flags(self.mode, self.options, self.served), self.options.server_args)
         # The file has a vocabulary of placeholders: none is a stop token, and each has a complete text.
         file, weights = weights_of(self.served, "gguf")
+        drafter = draft_file(self.options, self.served)
+        files = ["--model", str(file), *(["--spec-draft-model", str(drafter)] if drafter else [])]
         port = _free_port()
         begun = time.perf_counter()
-        self._child = Child([program.path, "--model", str(file), "--port", str(port), *arguments])
+        self._child = Child([program.path, *files, "--port", str(port), *arguments])
         self._server = Server(f"http://127.0.0.1:{port}", self.options.timeout)
         self._wait_for(lambda: self._get("/health").get("status") == "ok", self.options.start_timeout)
         self._answer_once()

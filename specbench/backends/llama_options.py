@@ -7,11 +7,14 @@ to float16. The cache of earlier prompts is off. All else is the server's defaul
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 from specbench.backends.llama_stream import TIMES
 from specbench.backends.protocol import PLAIN, EngineOptions, Mode, Served
-from specbench.common import EngineFault, option
+from specbench.backends.weights import weights_of
+from specbench.common import EngineFault, SpecbenchError, option
 
 _CACHES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
@@ -43,13 +46,21 @@ class Mod(ServerOptions):
     n_max: int = option(64, help="most tokens per draft", ge=1, le=1024)
 
 
-class Draft(ServerOptions):
-    """Options of a draft model; defaults are the server's."""
+class Head(ServerOptions):
+    """Options of a draft head in a GGUF file; defaults are the server's."""
 
-    model: str = option("", help="path of the draft model's GGUF file")
+    model: str = option("", help="path of the head's GGUF file, as llama.cpp's converter makes it")
     n_max: int = option(3, help="most tokens per draft", ge=1, le=1024)
     n_min: int = option(0, help="fewest tokens per draft", ge=0, le=1024)
     p_min: float = option(0.0, help="drafting stops at tokens with a lower probability", ge=0, le=1)
+
+
+class Draft(Head):
+    """Options of a draft model; defaults are the server's."""
+
+    model: str = option(
+        "", help="draft model, a value of --model with the target's vocabulary; or a GGUF file that is used as it is"
+    )
 
 
 _DRAFTS = TIMES | {
@@ -69,15 +80,20 @@ def _spec(help: str, options: type[ServerOptions], tried: str = _RUN) -> Mode:
 MODES: Mapping[str, Mode] = {
     PLAIN: Mode("plain decoding", ServerOptions, measures=TIMES, tried=_RUN),
     "ngram-simple": _spec("copies what followed the last n-gram earlier in the text", Lookup),
-    "ngram-map-k": _spec("drafts from a table of n-grams", Lookup),
+    "ngram-map-k": _spec("drafts from a table of n-grams; earlier requests in its slot change its drafts", Lookup),
+    "ngram-map-k4v": _spec("the same with up to 4 continuations of each n-gram", Lookup),
     "ngram-mod": _spec("drafts from a hash table that keeps earlier requests, and so also repeats", Mod),
     "ngram-cache": _spec("drafts from n-gram counts that keep earlier requests", ServerOptions),
-    "draft": _spec("drafts with a smaller model (draft-simple)", Draft, tried=""),
+    "draft": _spec("drafts with a smaller model", Draft),
+    "eagle3": _spec("drafts with an EAGLE-3 head", Head, tried=""),
+    "mtp": _spec("drafts with prediction layers of the model", Head, tried=""),
+    "dflash": _spec("drafts with a DFlash drafter", Head, tried=""),
+    "dspark": _spec("drafts with a DSpark drafter", Head, tried=""),
 }
 
 
 def flags(mode: str, options: ServerOptions, served: Served) -> dict[str, object]:
-    """Return the server's command-line options that affect speed and rounding: all but the file and the port."""
+    """Return the server's command-line options that affect speed and rounding: all but the files and the port."""
     cache = _CACHES[served.dtype] if options.cache_type == "auto" else options.cache_type
     found: dict[str, object] = {
         "--host": "127.0.0.1",
@@ -92,10 +108,34 @@ def flags(mode: str, options: ServerOptions, served: Served) -> dict[str, object
     }
     if served.model.model.device.type == "cpu":
         found["--device"] = "none"
-    if mode != PLAIN:
-        found["--spec-type"] = "draft-simple" if mode == "draft" else mode
-        for name in type(options).model_fields.keys() - ServerOptions.model_fields.keys():
-            found[f"--spec-{mode}-{name.replace('_', '-')}"] = getattr(options, name)
-    if isinstance(options, Draft) and not options.model:
-        raise EngineFault("it needs a draft model; give --set llama.cpp:draft.model=FILE.gguf")
+    if mode == PLAIN:
+        return found
+    drafts = isinstance(options, Head)
+    found["--spec-type"] = "draft-simple" if mode == "draft" else f"draft-{mode}" if drafts else mode
+    for name in type(options).model_fields.keys() - ServerOptions.model_fields.keys() - {"model"}:
+        found[f"--spec-{'draft' if drafts else mode}-{name.replace('_', '-')}"] = getattr(options, name)
+    if drafts:
+        found |= {"--spec-draft-type-k": cache, "--spec-draft-type-v": cache}
     return found
+
+
+def draft_file(options: ServerOptions, served: Served) -> Path | None:
+    """Return the GGUF file of the draft model or head, exported if it is not one yet; None for n-gram modes."""
+    if not isinstance(options, Head):
+        return None
+    if not options.model:
+        raise EngineFault(f"it needs a drafter; give --set {served.label}.model=MODEL")
+    if options.model.endswith(".gguf") or not isinstance(options, Draft):
+        return Path(options.model)
+    from specbench.models import load
+
+    try:
+        draft = load(options.model, dtype=served.dtype, device=str(served.model.model.device))
+    except SpecbenchError as error:
+        raise EngineFault(f"its draft model: {error}") from error
+    if draft.vocab_size != served.model.vocab_size:
+        raise EngineFault(
+            f"its draft model has {draft.vocab_size} tokens and the run's model {served.model.vocab_size}; give one "
+            "with the same vocabulary"
+        )
+    return weights_of(replace(served, model=draft), "gguf")[0]

@@ -51,7 +51,7 @@ class Program:
         except ValueError as error:
             raise EngineFault(f"its server_args are not a valid command line ({error})") from None
         for name in (word.partition("=")[0] for word in words if re.match(r"--?[A-Za-z]", word)):
-            if self._spellings(name) & ours.keys() or name.startswith("--spec-"):
+            if any(each in ours or each.startswith("--spec-") for each in self._spellings(name)):
                 raise EngineFault(f"its server_args have {name}, which is set by the run or by an option of the mode")
         return [*(str(part) for pair in sorted(options.items()) for part in pair), *words]
 

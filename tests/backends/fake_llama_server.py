@@ -31,7 +31,9 @@ HELP = """
 --host HOST                             ip address
 --port PORT                             port to listen
 -lm,   --load-mode MODE                 model loading mode
---spec-type none,draft-simple,ngram-simple,ngram-map-k,ngram-mod,ngram-cache
+--spec-type none,draft-simple,draft-eagle3,ngram-simple,ngram-map-k,ngram-map-k4v,ngram-mod,ngram-cache
+--spec-draft-type-k, -ctkd, --cache-type-k-draft TYPE
+--spec-draft-type-v, -ctvd, --cache-type-v-draft TYPE
 --spec-draft-model, -md, --model-draft FNAME
 --spec-draft-n-max N
 --spec-draft-n-min N
@@ -45,6 +47,9 @@ HELP = """
 --spec-ngram-map-k-size-n N
 --spec-ngram-map-k-size-m N
 --spec-ngram-map-k-min-hits N
+--spec-ngram-map-k4v-size-n N
+--spec-ngram-map-k4v-size-m N
+--spec-ngram-map-k4v-min-hits N
 """
 
 
@@ -63,7 +68,7 @@ class Fake(ThreadingHTTPServer):
         self.behaviour, self.speculative = behaviour, speculative
         self.asked: list[dict[str, Any]] = []
         self.busy = 0
-        self.room = 512
+        self.room, self.slots = 512, 1
         super().__init__(("127.0.0.1", port), Handler)
 
     @property
@@ -91,7 +96,7 @@ class Handler(BaseHTTPRequestHandler):
         found = {
             "/health": {"status": "ok"},
             "/props": {"build_info": "b1-fake", "total_slots": 1},
-            "/slots": {} if self.server.behaviour == "no slots" else [slot],
+            "/slots": {} if self.server.behaviour == "no slots" else [slot] * self.server.slots,
         }
         self._whole(200, json.dumps(found[self.path]).encode())
 

@@ -21,11 +21,11 @@ import pytest
 import torch
 from support.wording import wording
 
-from specbench.backends import llama_cpp
+from specbench.backends import llama_cpp, llama_options
 from specbench.backends.catalog import engine_mode
 from specbench.backends.llama_program import Program
 from specbench.backends.llama_stream import Steps
-from specbench.backends.protocol import Arrival, Question, Served
+from specbench.backends.protocol import Arrival, Question, Served, Several
 from specbench.common.errors import EngineFault
 from specbench.common.options import parse_options
 from specbench.results.engine_facts import ServedWeights
@@ -49,14 +49,28 @@ def of_cpu() -> Any:
     )
 
 
-def backend(row: str, url: str | None = None, loaded: Any = None, **options: Any) -> llama_cpp.Backend:
+def backend(
+    row: str, url: str | None = None, loaded: Any = None, together: int = 1, **options: Any
+) -> llama_cpp.Backend:
     made, mode, described = engine_mode(row)
-    served = Served(row, loaded or of_cpu(), "float32", 1, 256, url=url)
+    served = Served(row, loaded or of_cpu(), "float32", 1, 256, url=url, together=together)
     return cast(llama_cpp.Backend, made(mode, parse_options(described.options, options, row), served))
 
 
 def ids(arrivals: list[Arrival]) -> list[int]:
     return [each for arrival in arrivals for each in arrival.ids]
+
+
+def at_once(several: Several, questions: list[Question]) -> dict[int, list[Arrival]]:
+    """The answers to all questions by request."""
+    found: dict[int, list[Arrival]] = {several.submit(question): [] for question in questions}
+    left, until = len(found), time.monotonic() + 60
+    while left and time.monotonic() < until:
+        for number, arrival in several.poll(1):
+            found[number] += [arrival] if arrival else []
+            left -= arrival is None
+    assert not left
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------ the steps
@@ -160,6 +174,23 @@ def test_drafts_are_counted_and_the_engines_own_figures_are_by_its_own_names() -
     assert set(counters.own) == set(engine.modes["ngram-simple"].measures)
 
 
+def test_several_requests_have_counters_of_their_own() -> None:
+    with served("slow", speculative=True) as server:
+        server.slots = 2
+        engine = backend("llama.cpp:ngram-simple", server.url, together=2)
+        engine.start()
+        several = engine.several()
+        short = Question(ids=(20,), budget=3, stop_ids=frozenset())
+        found = at_once(several, [QUESTION, short])
+        assert [ids(each) for each in found.values()] == [[*range(8, 16)], [21, 22, 23]]
+        assert [several.counters(number).accepted_tokens for number in found] == [2, 0]
+        several.submit(Question((5,), 500, frozenset()))
+        while not several.poll(1):
+            pass
+        several.close()
+        assert not server.busy, "it is idle again"
+
+
 def test_every_sampler_but_the_runs_is_left_out() -> None:
     with served() as server:
         engine = backend("llama.cpp:ar", server.url)
@@ -229,6 +260,7 @@ def test_closing_gives_a_request_up_and_returns_when_it_is_idle_again() -> None:
         ("llama.cpp:ngram-simple", "", {}),
         ("llama.cpp:ar", "no slots", {}),
         ("llama.cpp:ar", "small", {}),
+        ("llama.cpp:ar", "few slots", {}),
         ("llama.cpp:ar", "", {"flash_attn": "on", "cache_type": "f16"}),
     ],
 )
@@ -238,7 +270,7 @@ def test_a_server_that_does_not_go_with_the_row_is_refused(
     with served(behaviour) as server:
         server.room = 8 if behaviour == "small" else 512
         with pytest.raises(EngineFault, check=wording):
-            backend(row, server.url, **options).start()
+            backend(row, server.url, together=2 if behaviour == "few slots" else 1, **options).start()
 
 
 # ---------------------------------------------------------------------------------------------- started here, a fake
@@ -250,7 +282,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     file.write_text(f'#!/bin/sh\nexec {sys.executable} -S {FAKE} "$@"\n')
     file.chmod(file.stat().st_mode | stat.S_IXUSR)
     weights = ServedWeights(format="gguf", verified=True)
-    monkeypatch.setattr(llama_cpp, "weights_of", lambda served, kind: (tmp_path / "w.gguf", weights))
+    for module in (llama_cpp, llama_options):
+        monkeypatch.setattr(module, "weights_of", lambda served, kind: (tmp_path / "w.gguf", weights))
     return str(file)
 
 
@@ -281,6 +314,7 @@ def test_it_is_started_with_what_decides_its_speed_and_leaves_no_process(program
         ("another help", {}),
         ("", {"server_args": "-c 77"}),
         ("", {"server_args": "--spec-synth-len=3"}),
+        ("", {"server_args": "-md other.gguf"}),
         ("", {"server_args": "'"}),
     ],
 )
@@ -299,14 +333,42 @@ def test_one_that_does_not_start_says_why_and_leaves_no_process(
     assert not [each for each in made if each.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_one_that_dies_in_the_middle_says_how(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("several", [False, True])
+def test_one_that_dies_in_the_middle_says_how(program: str, monkeypatch: pytest.MonkeyPatch, several: bool) -> None:
     monkeypatch.setenv("FAKE_LLAMA", "death")
     engine = backend("llama.cpp:ar", server=program)
     engine.start()
     with pytest.raises(EngineFault, check=wording):
-        list(engine.ask(QUESTION))
+        at_once(engine.several(), [QUESTION]) if several else list(engine.ask(QUESTION))
     assert not engine.processes()
     engine.close()
+
+
+def test_each_slot_has_the_whole_context(program: str) -> None:
+    engine = backend("llama.cpp:ar", server=program, together=3)
+    command = " ".join(engine.start().command)
+    engine.close()
+    assert "--ctx-size 768" in command
+    assert "--parallel 3" in command
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("draft", "draft-simple"), ("eagle3", "draft-eagle3"), ("ngram-map-k4v", "ngram-map-k4v")]
+)
+def test_the_mode_is_a_type_of_speculation(program: str, mode: str, kind: str) -> None:
+    drafts: dict[str, Any] = {} if mode.startswith("ngram") else {"model": "/heads/toy.gguf", "n_max": 5}
+    engine = backend(f"llama.cpp:{mode}", server=program, **drafts)
+    command = " ".join(engine.start().command)
+    engine.close()
+    assert f"--spec-type {kind}" in command
+    assert ("--spec-draft-n-max 5" in command) == ("--spec-draft-type-k f32" in command) == bool(drafts)
+
+
+@pytest.mark.parametrize("model", ["", "nowhere", "config:tiny"])
+def test_a_draft_model_that_cannot_be_used(program: str, model: str) -> None:
+    loaded = SimpleNamespace(**vars(of_cpu()), vocab_size=3)
+    with pytest.raises(EngineFault, check=wording):
+        backend("llama.cpp:draft", loaded=loaded, server=program, model=model).start()
 
 
 def test_one_that_is_not_there_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,11 +398,28 @@ def _installed() -> str | None:
 real = pytest.mark.skipif(_installed() is None, reason="no llama-server in the cache's engines nor on the PATH")
 
 
+def logged(engine: llama_cpp.Backend) -> list[float]:
+    """The mean lengths that the server wrote into its log, one per request that had a draft."""
+    assert engine._child is not None
+    log = os.pread(engine._child._log.fileno(), 1 << 20, 0).decode()
+    return [float(each) for each in re.findall(r"mean len = +([\d.]+)", log)]
+
+
+_LOOKUP = {"size_n": 3, "size_m": 8}
+_REAL = [
+    ("llama.cpp:ar", {}),
+    ("llama.cpp:ngram-simple", _LOOKUP),
+    ("llama.cpp:ngram-map-k", _LOOKUP),
+    ("llama.cpp:ngram-map-k4v", _LOOKUP),
+    ("llama.cpp:ngram-mod", {"n_match": 3, "n_min": 4, "n_max": 8}),
+    ("llama.cpp:ngram-cache", {}),
+    ("llama.cpp:draft", {"model": "smollm2-135m"}),
+]
+
+
 @pytest.mark.slow
 @real
-@pytest.mark.parametrize(
-    ("row", "options"), [("llama.cpp:ar", {}), ("llama.cpp:ngram-simple", {"size_n": 3, "size_m": 8})]
-)
+@pytest.mark.parametrize(("row", "options"), _REAL)
 def test_a_real_one_decodes_what_our_engine_decodes(row: str, options: Any) -> None:
     from specbench.models import load
     from specbench.planning.methods import plan_methods
@@ -361,11 +440,9 @@ def test_a_real_one_decodes_what_our_engine_decodes(row: str, options: Any) -> N
         assert len(arrivals) - 1 == 31 - (counters.accepted_tokens or 0), facts.version
         assert set(counters.own) == set(engine.modes[engine.mode].measures), facts.version
         if counters.accepted_tokens:  # the log's own count of steps
-            assert engine._child is not None
-            log = os.pread(engine._child._log.fileno(), 1 << 20, 0).decode()
-            found = re.search(r"mean len = +([\d.]+)", log)
-            assert found
-            assert float(found[1]) == pytest.approx(counters.own["mean_len"], abs=0.005)
+            assert logged(engine) == [pytest.approx(counters.own["mean_len"], abs=0.005)]
+        if row == "llama.cpp:draft":
+            assert counters.accepted_tokens == counters.draft_tokens, "it is its own draft model"
         early = engine.ask(question)
         assert next(early).ids[0] == record.output_ids[0]
         began = time.monotonic()
@@ -373,3 +450,37 @@ def test_a_real_one_decodes_what_our_engine_decodes(row: str, options: Any) -> N
         assert not any(slot["is_processing"] for slot in engine._slots()), f"{time.monotonic() - began:.3f} s"
     finally:
         engine.close()
+
+
+@pytest.mark.slow
+@real
+@pytest.mark.parametrize(("row", "options"), [_REAL[0], _REAL[1], _REAL[-1]])
+def test_slots_of_a_real_one_decode_what_one_does(row: str, options: Any) -> None:
+    from specbench.models import load
+
+    loaded = load("smollm2-135m", dtype="float32", device="cpu")
+    texts = [
+        "def fib(n):\n    if n < 2:\n        return n\n    return fib(n - 1) + fib(n - 2)\n" * 2,
+        "1 2 3 4 " * 5,
+        "Once",
+    ]
+    questions = [Question(loaded.tokenizer(text)["input_ids"], 32, frozenset()) for text in texts]
+    alone = backend(row, loaded=loaded, **options)
+    together = backend(row, loaded=loaded, together=2, **options)
+    try:
+        alone.start()
+        expected = [ids(list(alone.ask(question))) for question in questions]
+        together.start()
+        assert [slot["n_ctx"] >= 256 for slot in together._slots()] == [True, True]
+        several = together.several()
+        found = at_once(several, questions)
+        counters = [several.counters(number) for number in found]
+        assert [ids(each) for each in found.values()] == expected
+        for arrivals, each in zip(found.values(), counters, strict=True):
+            assert len(arrivals) - 1 == 31 - (each.accepted_tokens or 0)
+        own = [each.own["mean_len"] for each in counters if "mean_len" in each.own]
+        assert sorted(logged(together)) == [pytest.approx(each, abs=0.005) for each in sorted(own)]
+        several.close()
+    finally:
+        alone.close()
+        together.close()
