@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from specbench.analysis.baseline import step_time as step_time
     from specbench.analysis.baseline import where_time_goes as where_time_goes
     from specbench.analysis.blocks import FILLINGS as FILLINGS
+    from specbench.analysis.blocks import LOADED as LOADED
     from specbench.analysis.blocks import blocks_of as blocks_of
     from specbench.analysis.blocks import prompt_segments as prompt_segments
     from specbench.analysis.blocks import prompts_for as prompts_for
