@@ -12,7 +12,7 @@ import random
 from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, cycle, islice, repeat
+from itertools import chain, cycle, islice, pairwise, repeat
 
 from specbench.planning import Arrivals
 from specbench.runner.record import Request
@@ -83,7 +83,7 @@ def _rates(rate: float, end: float | None, before: int, measured: int) -> Iterat
 
 def _trace_gaps(times: Sequence[float], rate: float, begins: int) -> Iterator[float]:
     """The gaps of a trace, scaled to a mean rate, from the arrival with this number on; it starts again at its end."""
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
     scale = len(gaps) / times[-1] / rate
     start = begins % len(gaps)
     yield from (gap * scale for gap in islice(cycle(gaps), start, None))

@@ -66,7 +66,8 @@ class Order:
     For every block of prompts and every turn the methods follow each other in a new random order, so that a slow minute
     affects all of them. Where prefixes are kept, each method decodes all turns of a block without interruption. With
     several slots, a block contains several fillings of one temperature, see
-    :func:`specbench.analysis.blocks.blocks_of`. Under load the requests of a block arrive one after the other. ``done`` is as for :class:`Turns`.
+    :func:`specbench.analysis.blocks.blocks_of`. Under load the requests of a block arrive one after the other.
+    ``done`` is as for :class:`Turns`.
     """
 
     def __init__(

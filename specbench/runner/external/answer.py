@@ -43,8 +43,8 @@ class Answer:
         """Raise an EngineFault if the engine ended the answer where the run's stop rule does not end it."""
         if self.output.reason is None or not self.at:
             raise EngineFault(
-                f"it ended an answer after {len(self.output.ids)} of {self.output.rule.budget} tokens, and none of them "
-                "ends one; its own stop rule is another"
+                f"it ended an answer after {len(self.output.ids)} of {self.output.rule.budget} tokens, and none of "
+                "them ends one; its own stop rule is another"
             )
 
     def _ids(self, arrival: Arrival) -> Sequence[int]:

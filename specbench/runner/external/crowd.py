@@ -84,7 +84,7 @@ class Crowd:
             self._loop(several, due, len(requests), None if load else self._together)
         finally:
             several.close()
-        _share_out(self._done, [one for one in self._running.values()])
+        _share_out(self._done, list(self._running.values()))
         return [one for one in self._done if one.recorded]
 
     def _loop(self, several: Several, arrivals: Iterator[Due], wanted: int, most: int | None) -> None:
@@ -121,6 +121,8 @@ class Crowd:
     def _ends_by_itself(self, one: _Sent) -> bool:
         """Whether the engine reports the end of an answer that has just ended; tokens after it are an error then."""
         reason = one.answer.output.reason
+        if one.answer.encode is not None:  # its tokens are counted after tokenising it again
+            return False
         return reason == "length" or (reason == "stop" and self._backend.knows_stop_ids)
 
     def _end(self, several: Several, number: int) -> None:
