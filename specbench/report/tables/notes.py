@@ -9,6 +9,7 @@ from typing import Any
 from specbench.analysis import FILLINGS, LOADED, minimum_clusters, prompts_for
 from specbench.decoding import SEEN
 from specbench.report.tables.cell import name, number, percent, speedup
+from specbench.report.tables.latency import load_limits
 from specbench.report.tables.text_quality import made_by_loops
 from specbench.results import (
     BASELINE,
