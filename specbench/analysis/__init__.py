@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from specbench.analysis.baseline import step_time as step_time
     from specbench.analysis.baseline import where_time_goes as where_time_goes
     from specbench.analysis.blocks import FILLINGS as FILLINGS
+    from specbench.analysis.blocks import LOADED as LOADED
     from specbench.analysis.blocks import blocks_of as blocks_of
     from specbench.analysis.blocks import prompt_segments as prompt_segments
     from specbench.analysis.blocks import prompts_for as prompts_for
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from specbench.analysis.frame import load as load
     from specbench.analysis.frame import load_methods as load_methods
     from specbench.analysis.frame import load_positions as load_positions
+    from specbench.analysis.load import LATE_SHARE as LATE_SHARE
+    from specbench.analysis.load import LoadFinding as LoadFinding
+    from specbench.analysis.load import load_findings as load_findings
     from specbench.analysis.losslessness import GRADES as GRADES
     from specbench.analysis.losslessness import Grade as Grade
     from specbench.analysis.losslessness import grade_rates as grade_rates

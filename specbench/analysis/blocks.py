@@ -15,9 +15,16 @@ from specbench.results import RequestRecord
 FILLINGS = 4
 
 
-def blocks_of(prompts: Sequence[str], concurrency: int) -> list[tuple[str, ...]]:
-    """Blocks in which prompts are decoded: single prompts, or :data:`FILLINGS` prompts per slot, of similar size."""
-    size = 1 if concurrency == 1 else FILLINGS * concurrency
+#: Fewest requests in a block under load: a queue needs some arrivals to build up.
+LOADED = 8
+
+
+def blocks_of(prompts: Sequence[str], concurrency: int, least: int = 1) -> list[tuple[str, ...]]:
+    """Blocks in which prompts are decoded: single prompts, or :data:`FILLINGS` prompts per slot, of similar size.
+
+    ``least``: prompts in a block, at least.
+    """
+    size = max(least, 1 if concurrency == 1 else FILLINGS * concurrency)
     count = max(1, len(prompts) // size) if prompts else 0
     ends = [len(prompts) * block // count for block in range(1 + count)] if count else [0]
     return [tuple(prompts[start:end]) for start, end in pairwise(ends)]

@@ -54,7 +54,7 @@ def poolable(one: RunConfig, other: RunConfig) -> bool:
 
     The commit may differ, because long measurements take several days.
     """
-    if one.task.name == other.task.name or one.concurrency > 1 or one.simulated or other.simulated:
+    if one.task.name == other.task.name or one.concurrency > 1 or one.load or one.simulated or other.simulated:
         return False
     mine, its = (config.model_dump(exclude={"task"}) for config in (one, other))
     for found in (mine, its):

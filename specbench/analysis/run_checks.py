@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from specbench.analysis.baseline import over_engines
+from specbench.analysis.load import LATE_S, LATE_SHARE
 from specbench.analysis.stats.interval import minimum_clusters
 from specbench.decoding import SEEN
 from specbench.results import BASE, BASELINE, MethodSummary, RunConfig, RunSummary, TaskSpec
@@ -50,6 +51,7 @@ def check_run(run: Mapping[str, Any], config: RunConfig, summary: RunSummary) ->
         _baseline(config, summary),
         _precision(rows, config),
         _together(rows, config),
+        _load(rows, config),
         _traced(config),
         _data(config, run),
     ]
@@ -198,7 +200,7 @@ def _precision(rows: list[MethodSummary], config: RunConfig) -> RunCheck:
 
 
 def _together(rows: list[MethodSummary], config: RunConfig) -> RunCheck | None:
-    if config.concurrency == 1:
+    if config.concurrency == 1 or config.load:
         return None
     known = [(row.method, row.sequences) for row in rows if row.sequences is not None]
     if not known:
@@ -208,6 +210,19 @@ def _together(rows: list[MethodSummary], config: RunConfig) -> RunCheck | None:
     if least < FILLED * config.concurrency:
         return RunCheck("concurrency reached", "misleads", what, "raise --limit, so that slots are refilled for longer")
     return RunCheck("concurrency reached", "fine", what)
+
+
+def _load(rows: list[MethodSummary], config: RunConfig) -> RunCheck | None:
+    if config.load is None:
+        return None
+    every = [(row.method, at) for row in rows for at in row.rates]
+    if late := [f"{label} at {at.point}/s" for label, at in every if at.late is not None and at.late > LATE_SHARE]:
+        what = f"the client sent requests more than {1e3 * LATE_S:g} ms late: {_some(late)}"
+        return RunCheck("arrivals kept", "misleads", what, "stop other programs, or lower --rate")
+    if grown := [f"{label} at {at.point}/s" for label, at in every if at.growing]:
+        what = f"the queue grew through the blocks: {_some(grown)}; these times depend on the length of the run"
+        return RunCheck("arrivals kept", "misleads", what, "quote goodput there, or lower --rate")
+    return RunCheck("arrivals kept", "fine", "requests were sent when they arrived, and no queue grew")
 
 
 def _traced(config: RunConfig) -> RunCheck:

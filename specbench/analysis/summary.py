@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from specbench.analysis.context.prompt_lengths import by_context
 from specbench.analysis.context.sessions import session_figures
 from specbench.analysis.figures import method_figures
+from specbench.analysis.load import at_rates
 from specbench.analysis.losslessness import grade_rates
 from specbench.analysis.noise import find_disturbance, unsure
 from specbench.analysis.other_engines import other_engine, same_precision
@@ -168,6 +169,7 @@ def summarise(run: RunContents) -> RunSummary:
                 lossless=None if tally is None else _graded(tally, mine),
                 positions=curve,
                 contexts=by_context(baseline, mine, shared),
+                rates=at_rates(config.load, baseline, mine, not spec.engine),
                 **dict(waiting_times(answers)),
                 session=session_figures(config, baseline, mine),
                 branches=branch_calibration(answers, run.branches),
@@ -183,7 +185,8 @@ def summarise(run: RunContents) -> RunSummary:
     if bandwidth is not None:
         fields["bandwidth"] = bandwidth.figures()
     everything = [record for mine in by_method.values() for record in mine.values()]
-    sides = [[record for record in everything if (record.method == BASELINE) == wanted] for wanted in (True, False)]
+    steady = [] if config.load else everything  # under load steps differ with the number of requests
+    sides = [[record for record in steady if (record.method == BASELINE) == wanted] for wanted in (True, False)]
     disturbed = find_disturbance(
         *sides,
         concurrency=config.concurrency,

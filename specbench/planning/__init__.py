@@ -7,6 +7,7 @@ from specbench.common.doors import door
 if TYPE_CHECKING:
     from specbench.planning.dry_runs import dry_run as dry_run
     from specbench.planning.grammar import grammar_source as grammar_source
+    from specbench.planning.load import Arrivals as Arrivals
     from specbench.planning.memory_check import MemoryBudget as MemoryBudget
     from specbench.planning.memory_check import how_to_shrink as how_to_shrink
     from specbench.planning.methods import Settings as Settings

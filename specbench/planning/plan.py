@@ -301,6 +301,18 @@ class Plan(Concurrent, Waiting, Wordy):
     keep_prefix: bool = flag(
         False, "--keep-prefix", help="Keep the KV of what a recorded conversation's turn shares with the one before."
     )
+    rate: str | None = flag(
+        None,
+        "--rate",
+        help="Requests per second that arrive, answered or not: 1,2,4; or 1-8: a ramp. Each rate decodes all prompts.",
+        metavar="R,R",
+    )
+    arrivals: str = flag(
+        "poisson", "--arrivals", help="When requests arrive: poisson, constant, or a file with times.", metavar="HOW"
+    )
+    slo: str | None = flag(
+        None, "--slo", help="Limits that make a request good, as ttft=500ms,tpot=50ms.", metavar="T=X,T=X"
+    )
     again: bool = flag(False, "--again", help="Measure again even if --out has a finished run.", recorded=False)
     trace: bool = flag(False, "--trace", help="Time the phases of each step (slows steps down slightly).")
     project: str | None = flag(

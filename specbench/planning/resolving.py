@@ -11,6 +11,7 @@ from specbench.common import UsageError, registry
 from specbench.decoding import Method
 from specbench.models import names
 from specbench.planning.auto_size import auto_tree_size
+from specbench.planning.load import Arrivals, plan_load
 from specbench.planning.methods import (
     Settings,
     assign_labels,
@@ -38,6 +39,7 @@ class Resolved:
         plan: the plan with the settings of alias and preset written out; resolving it again changes nothing.
         base: base model of the run's model; AR of it is an additional row, :data:`BASE`.
         simulated: method label -> simulated acceptance.
+        arrivals: when requests arrive under load; None for a closed loop.
         notes: what an alias and a preset set of all this, a line each for the user.
         warnings: those of the notes that a user should see without asking.
     """
@@ -50,6 +52,12 @@ class Resolved:
     simulated: Mapping[str, SimulatedAcceptance] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    arrivals: Arrivals | None = None
+
+    @property
+    def passes(self) -> int:
+        """How often each method decodes each prompt: once per repeat and rate."""
+        return self.plan.repeats * (len(self.arrivals.load.points) if self.arrivals else 1)
 
     @property
     def sampling(self) -> SamplingSpec:
@@ -114,6 +122,9 @@ def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = Fal
     methods = expand(own, merged(given, bounds))
     for each in methods:
         each.check(plan.model)
+    arrivals = plan_load(plan)
+    if arrivals and plan.keep_prefix:
+        raise UsageError("cannot keep prefixes under load, where turns arrive apart; remove --keep-prefix or --rate")
     base = names.base_of(plan.model) if plan.base == "auto" else None if plan.base == "none" else plan.base
     if base is not None:
         names.resolve(base)
@@ -135,6 +146,7 @@ def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = Fal
         plan_simulated(methods, plan.simulate),
         tuple(notes),
         tuple(warnings),
+        arrivals,
     )
 
 
@@ -150,8 +162,10 @@ def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
     if processors := plan.sampling.processors:
         flags = " ".join(f"--{name.replace('_', '-')}" for name in processors)
         raise UsageError(f"{first} cannot use {flags}: other engines do not get it; remove it or the row")
-    if plan.concurrency > 1:
-        raise UsageError(f"{first} decodes one request at a time; remove --concurrency or the row")
+    alone = next((row.label for row in rows if not row.backend.answers_several), None)
+    if alone and (plan.concurrency > 1 or plan.rate or plan.arrivals not in ("poisson", "constant")):
+        flag = "--concurrency" if plan.concurrency > 1 else "--rate"
+        raise UsageError(f"{alone} answers one request at a time; remove {flag} or the row")
     if plan.keep_prefix:
         raise UsageError(f"{first} has its own prefix cache; remove --keep-prefix or the row")
     if plan.simulate:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from specbench.results.figures_schema import AccuracyDifference as AccuracyDifference
     from specbench.results.figures_schema import AtContext as AtContext
     from specbench.results.figures_schema import AtPosition as AtPosition
+    from specbench.results.figures_schema import AtRate as AtRate
     from specbench.results.figures_schema import AtTurn as AtTurn
     from specbench.results.figures_schema import Estimate as Estimate
     from specbench.results.figures_schema import Gpu as Gpu
@@ -89,6 +90,8 @@ if TYPE_CHECKING:
     from specbench.results.schema import Figure as Figure
     from specbench.results.schema import FinishReason as FinishReason
     from specbench.results.schema import GrammarSpec as GrammarSpec
+    from specbench.results.schema import Load as Load
+    from specbench.results.schema import LoadPoint as LoadPoint
     from specbench.results.schema import MethodSpec as MethodSpec
     from specbench.results.schema import ModelSpec as ModelSpec
     from specbench.results.schema import PromptDraw as PromptDraw

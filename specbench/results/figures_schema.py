@@ -260,6 +260,45 @@ class Percentiles(Part):
     p99: Estimate | None = None
 
 
+class AtRate(Part):
+    """Figures of a method at one rate of arrivals. Times count from a request's arrival, so they include its waiting.
+
+    Attributes:
+        rate: requests per second that the run asked for; of a ramp, at the start of each block.
+        end: requests per second at the end of each block of a ramp; None for a constant rate.
+        arrived: requests per second that arrived.
+        blocks: blocks of requests; each begins with a warm-up on an empty system.
+        ahead: mean number of requests in the system when one arrived.
+        waited_s: mean seconds between arrival and start in our engine; of another engine, how late the client sent.
+        late: share of requests that the client sent more than 10 ms late; None for our engine, which takes arrivals
+            from its own clock.
+        growing: whether the queue grew through the blocks: more arrives than is served.
+        good: share of requests that met every objective; None without objectives.
+        speedup: AR's latency over the method's, summed over the same requests; None for AR.
+    """
+
+    rate: float
+    end: float | None = None
+    arrived: float | None = None
+    requests: int
+    blocks: int
+    ttft_s: Percentiles | None = None
+    tpot_s: Percentiles | None = None
+    latency_s: Percentiles | None = None
+    ahead: float | None = None
+    waited_s: float | None = None
+    late: float | None = None
+    growing: bool = False
+    good: Estimate | None = None
+    goodput: Estimate | None = Field(default=None, description="requests per second that met every objective")
+    speedup: Speedup | None = None
+
+    @property
+    def point(self) -> str:
+        """The rate as it was written."""
+        return f"{self.rate:g}" if self.end is None else f"{self.rate:g}-{self.end:g}"
+
+
 class Memory(Part):
     """Memory of a method in bytes: the target's weights, the KV cache for all slots, and all memory for drafting."""
 

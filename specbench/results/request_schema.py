@@ -147,6 +147,14 @@ class RequestRecord(Record):
         json_schema_extra=NO_COLUMN,
     )
     start_s: Figure = Field(description="start of the request in seconds, on the clock of its segment")
+    waited_s: Figure | None = Field(
+        default=None,
+        description="under load (--rate): seconds from the request's arrival to its start, which ttft_s and latency_s "
+        "include: in our engine, waiting for a slot; of another engine, how late the client sent it",
+    )
+    ahead: Count | None = Field(
+        default=None, description="under load: requests in the system when this one arrived, itself left out"
+    )
     segment: Count = Field(description="number of the segment: requests of one method without interruption")
     place: Count | None = Field(
         default=None,
@@ -210,7 +218,7 @@ class RequestRecord(Record):
             written.pop("first_tokens", None)
         if not self.grown_from:
             written.pop("grown_from", None)
-        for name in ("place", "gap_s", "draft_tokens", "acceptance_histogram"):
+        for name in ("place", "gap_s", "waited_s", "ahead", "draft_tokens", "acceptance_histogram"):
             if getattr(self, name) is None:
                 written.pop(name, None)
         return written
@@ -224,6 +232,11 @@ class RequestRecord(Record):
     def decoded_tokens(self) -> int:
         """Output tokens after the first arrival: the tokens of ``decode_s``."""
         return self.output_tokens - self.first_tokens
+
+    @property
+    def arrived_s(self) -> float:
+        """When the request arrived, on the clock of its segment."""
+        return self.start_s - (self.waited_s or 0.0)
 
     @property
     def forwards_distinct(self) -> bool:

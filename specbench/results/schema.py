@@ -291,6 +291,34 @@ class SimulatedAcceptance(Record):
         return f"{self.mean:g} ± {float(f'{self.spread:.2g}'):g}"
 
 
+class LoadPoint(Record):
+    """One rate of arrivals, in requests per second; a ramp rises from ``rate`` to ``end`` within each block."""
+
+    rate: float = Field(gt=0)
+    end: float | None = Field(default=None, gt=0)
+
+    def __str__(self) -> str:
+        return f"{self.rate:g}" if self.end is None else f"{self.rate:g}-{self.end:g}"
+
+
+class Load(Record):
+    """Open-loop load: requests arrive by the clock, whether earlier ones have been answered or not.
+
+    A run decodes each prompt once per point, and ``repeat`` of a request tells its point.
+    """
+
+    arrivals: Literal["poisson", "constant", "trace"]
+    points: list[LoadPoint] = Field(min_length=1)
+    trace_sha256: str | None = Field(default=None, description="sha256 of the file with the times of a trace")
+    slo: dict[Literal["ttft", "tpot", "latency"], float] = Field(
+        default_factory=dict, description="most seconds with which a request is good: service-level objectives"
+    )
+
+    def at(self, repeat: int) -> LoadPoint:
+        """The point of a request."""
+        return self.points[repeat % len(self.points)]
+
+
 class RunConfig(Record):
     """Everything that determines what a run measures; its hash is part of the folder's name."""
 
@@ -326,6 +354,7 @@ class RunConfig(Record):
         default=False,
         description="whether the KV of the ids that a turn shares with the turn before was kept, see prefix_tokens",
     )
+    load: Load | None = Field(default=None, description="arrivals under load (--rate); absent in a closed loop")
     identity: dict[str, Any] = Field(
         description="facts about machine and software that must be equal to resume the run"
     )
@@ -344,6 +373,6 @@ class RunConfig(Record):
         fields at their default, so that older digests stay valid. Prompts that contain the time are hashed with a fixed
         time.
         """
-        later = [name for name in ("deterministic", "keep_prefix") if not getattr(self, name)]
+        later = [name for name in ("deterministic", "keep_prefix", "load") if not getattr(self, name)]
         content = self.undated().model_dump(exclude={"task": {"taken", "data"}, **dict.fromkeys(later, True)})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -17,6 +17,7 @@ from specbench.results.figures_schema import (
     AccuracyDifference,
     AtContext,
     AtPosition,
+    AtRate,
     Gpu,
     Lossless,
     Memory,
@@ -222,6 +223,7 @@ class MethodSummary(OverAr, WaitingTimes, MethodFigures, _Named):
     lossless: Lossless | None = None
     positions: list[AtPosition] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
     contexts: list[AtContext] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
+    rates: list[AtRate] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
     session: SessionFigures | None = Field(default=None, json_schema_extra=SPARSE)
     text: TextFigures | None = None
     branches: BranchFigures | None = Field(default=None, json_schema_extra=SPARSE)

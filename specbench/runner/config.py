@@ -39,7 +39,7 @@ def config_of(
         methods=resolved.specs(),
         sampling=plan.sampling,
         max_new_tokens=prepared.budget,
-        repeats=plan.repeats,
+        repeats=resolved.passes,
         concurrency=plan.concurrency,
         attention=plan.attention,
         graphs=plan.graphs,
@@ -50,6 +50,7 @@ def config_of(
         order_seed=plan.sampling.seed,
         trace=plan.trace,
         keep_prefix=plan.keep_prefix,
+        load=resolved.arrivals.load if resolved.arrivals else None,
         identity=identity,
     )
 

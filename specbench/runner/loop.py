@@ -5,13 +5,15 @@ id is on the host, t_last when the last kept id is. Every forward ends with a re
 pending when the clock is read. The clock stands still while the consumer of the records has control. The engine's time
 is divided among the sequences that it serves. The runner's work between two steps (stop strings) is in no share, and
 work that only simulates acceptance is not timed.
+
+Under open-loop load t0 is the request's arrival, on the same clock: it stands still for arrivals, too.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -24,6 +26,7 @@ from specbench.engine import Phases
 from specbench.hardware import GpuMeter
 from specbench.planning import Acceptance
 from specbench.results import RequestRecord
+from specbench.runner.arrivals import Due, OpenLoop, System
 from specbench.runner.checked_decoder import CheckedDecoder, blame
 from specbench.runner.governor import Governor
 from specbench.runner.record import ActiveRequest, Conversation, Request, make_record
@@ -79,6 +82,71 @@ class Memory(Protocol):
     def peak(self) -> int: ...
 
 
+class _Waiting:
+    """Requests of a closed loop: each starts when a slot is free."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._conversations = Conversation.split(requests)
+        self._left = deque(self._conversations)
+
+    @property
+    def left(self) -> bool:
+        """Whether requests have not started."""
+        return bool(self._left)
+
+    def next(self, now: int) -> Conversation | None:
+        """The next request to start; None if there is none."""
+        return self._left.popleft() if self._left else None
+
+    def wait_s(self, now: int) -> float:
+        """Seconds until :meth:`next` has a request."""
+        return 0.0
+
+    def end(self, done: ActiveRequest) -> None:
+        """A request has ended; the next turn of its conversation comes first, because it has a slot."""
+        if done.conversation.waiting:
+            self._left.appendleft(done.conversation)
+
+    def kept(self) -> Iterable[Conversation]:
+        """All conversations that may hold a slot."""
+        return self._conversations
+
+
+class _Arriving:
+    """Requests of an open loop: each starts when it has arrived and a slot is free, in the order of arrival."""
+
+    def __init__(self, schedule: Iterator[Due], measured: int, origin: int) -> None:
+        self._schedule, self._measured, self._origin = schedule, measured, origin
+        self._due = next(schedule)
+        self._system = System()
+
+    @property
+    def left(self) -> bool:
+        """Whether measured requests have not ended."""
+        return self._measured > 0
+
+    def next(self, now: int) -> Conversation | None:
+        """The next request that has arrived; None if there is none."""
+        at, due = self._origin + self._due.at_ns, self._due
+        if at > now:
+            return None
+        self._due = next(self._schedule)
+        return Conversation(deque([due.request]), arrived=at, ahead=self._system.arrive(at), recorded=due.measured)
+
+    def wait_s(self, now: int) -> float:
+        """Seconds until :meth:`next` has a request."""
+        return max(0.0, (self._origin + self._due.at_ns - now) * 1e-9)
+
+    def end(self, done: ActiveRequest) -> None:
+        """A request has ended."""
+        self._system.end(done.last)
+        self._measured -= done.conversation.recorded
+
+    def kept(self) -> Iterable[Conversation]:
+        """All conversations that may hold a slot: none that is not active."""
+        return ()
+
+
 class Runner:
     """Decode requests with any method and return what was measured.
 
@@ -89,6 +157,7 @@ class Runner:
         simulate: decides the acceptance of a request from (method label, request); None lets the target decide.
         memory: of the engine's GPU, read untimed; None on a CPU.
         shared: state that methods share and must not change, compared untimed before each record is handed over.
+        sleep: waits for some seconds of ``clock``.
     """
 
     def __init__(
@@ -102,6 +171,7 @@ class Runner:
         simulate: Callable[[str, Request], Acceptance | None] = lambda label, request: None,
         memory: Memory | None = None,
         shared: Shared | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._engine = engine
         self._context = context
@@ -112,17 +182,19 @@ class Runner:
         self._simulate = simulate
         self._memory = memory
         self._shared = shared
+        self._sleep = sleep
         self._away = 0
         self._at = Activity.OURS
         self._governors: dict[str, Governor] = {}  # by method label
 
     def segment(
-        self, method: Method, requests: Sequence[Request], number: int = 0
+        self, method: Method, requests: Sequence[Request], number: int = 0, load: OpenLoop | None = None
     ) -> Generator[RequestRecord, None, None]:
         """Decode ``requests`` without interruption, ``concurrency`` at a time; yield each as it ends.
 
         Args:
             number: stored with each record; times of one segment share a clock.
+            load: when they arrive; by default each starts when a slot is free.
 
         Raises:
             PluginFault: a decoder raised, took too long, returned something invalid, or changed what all methods
@@ -133,7 +205,7 @@ class Runner:
         self._at = Activity.OURS
         heartbeat.record(who=method.who, row=method.label)
         try:
-            yield from self._segment(method, requests, number)
+            yield from self._segment(method, requests, number, load)
         except BaseException as raised:
             if isinstance(raised, KeyboardInterrupt):
                 raise
@@ -158,25 +230,28 @@ class Runner:
         return blame(raised, method, self._at)
 
     def _segment(
-        self, method: Method, requests: Sequence[Request], number: int
+        self, method: Method, requests: Sequence[Request], number: int, load: OpenLoop | None
     ) -> Generator[RequestRecord, None, None]:
         for meter in (self._gpu, self._memory):
             if meter:
                 meter.reset()
         if self._shared:
             self._shared.take()
-        conversations, active = Conversation.split(requests), list[ActiveRequest]()
-        waiting = deque(conversations)
+        active = list[ActiveRequest]()
         governor = self._governors.setdefault(method.label, Governor()) if method.stops else None
         wanted: dict[str, Any] = {"top_k": method.top_k, "taps": method.taps}
         of_steps = {**wanted, "acceptance": method.acceptance}
         origin = self._now()
+        queue = _Arriving(load.schedule(requests), len(requests), origin) if load else _Waiting(requests)
         try:
-            while waiting or active:
-                while waiting and len(active) < self._concurrency:
-                    active.append(self._start(method, waiting.popleft(), wanted))
+            while queue.left or active:
+                while len(active) < self._concurrency and (conversation := queue.next(self._now())):
+                    active.append(self._start(method, conversation, wanted))
                     if active[-1].ended:
                         break
+                if not active:
+                    self._sleep(queue.wait_s(self._now()))
+                    continue
                 if not any(each.ended for each in active):
                     self._step(active, of_steps, governor)
                 ended = [each for each in active if each.ended]
@@ -184,9 +259,10 @@ class Runner:
                     for each in ended:
                         each.gpu = self._off_clock(partial(self._gpu.end, each.slot))
                 for each in ended:
+                    queue.end(each)
                     yield from self._finish(method, each, active, origin, number)
-                    if each.conversation.waiting:  # its next turn comes first: it has a slot
-                        waiting.appendleft(each.conversation)
+                if load and not queue.left:  # further requests only kept the system busy
+                    break
         except BaseException:
             self._at = Activity(_CELLS[heartbeat.AT])
             raise
@@ -194,7 +270,7 @@ class Runner:
             for each in active:
                 with plugins.ignoring_faults():  # the first fault is reported
                     self._leave(each)
-            for conversation in conversations:
+            for conversation in queue.kept():
                 self._release(conversation)
 
     def _start(self, method: Method, conversation: Conversation, wanted: Mapping[str, Any]) -> ActiveRequest:
@@ -292,6 +368,8 @@ class Runner:
             )
         active.remove(done)
         self._leave(done)
+        if not done.conversation.recorded:
+            return
         handed_over = self._clock()
         record = make_record(
             method.label, done, origin, number, self._memory.peak() if self._memory else None, method.stops

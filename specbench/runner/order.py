@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, takewhile
 
-from specbench.analysis import blocks_of
+from specbench.analysis import LOADED, blocks_of
 from specbench.backends import Row
 from specbench.decoding import Method
 from specbench.planning import Resolved
 from specbench.results import BASELINE, RequestRecord, request_key
+from specbench.runner.arrivals import OpenLoop, open_loop
 from specbench.runner.prompts import Prepared
 from specbench.runner.record import Request
 
@@ -65,17 +66,18 @@ class Order:
     For every block of prompts and every turn the methods follow each other in a new random order, so that a slow minute
     affects all of them. Where prefixes are kept, each method decodes all turns of a block without interruption. With
     several slots, a block contains several fillings of one temperature, see
-    :func:`specbench.analysis.blocks.blocks_of`. ``done`` is as for :class:`Turns`.
+    :func:`specbench.analysis.blocks.blocks_of`. Under load the requests of a block arrive one after the other.
+    ``done`` is as for :class:`Turns`.
     """
 
     def __init__(
         self, resolved: Resolved, prepared: Prepared, done: Mapping[str, str], repeats: Sequence[int] | None = None
     ) -> None:
-        self._plan, self._methods = resolved.plan, resolved.everyone
+        self._plan, self._methods, self._arrivals = resolved.plan, resolved.everyone, resolved.arrivals
         self._given_up: set[str] = set()
         self._prepared = prepared
         self._turns = Turns(prepared, done)
-        self._repeats = range(resolved.plan.repeats) if repeats is None else repeats
+        self._repeats = range(resolved.passes) if repeats is None else repeats
 
     @property
     def total(self) -> int:
@@ -107,15 +109,28 @@ class Order:
                         if requests := self._left(method.label, block, repeat, turns):
                             yield method, keep_prefixes(requests) if self._plan.keep_prefix else requests
 
+    def load(self, requests: Sequence[Request]) -> OpenLoop | None:
+        """How the requests of a segment arrive; None in a closed loop. Other prompts come before and after them."""
+        if self._arrivals is None:
+            return None
+        first, ids = requests[0], list(self._prepared.prompts)
+        at, inside = ids.index(first.prompt_id), {request.prompt_id for request in requests}
+        same = [name for name in ids if self._prepared.prompts[name].temperature == first.temperature]
+        later = [name for name in (*ids[at:], *ids[:at]) if name in same and name not in inside] or same
+        others = [self._prepared.request(name, first.repeat, []) for name in later]
+        seed = f"{self._plan.seed}/arrivals/{first.repeat}/{first.prompt_id}/{first.turn}"
+        return open_loop(self._arrivals, requests, others, self._plan.concurrency, seed, at)
+
     def _blocks(self) -> list[tuple[str, ...]]:
         concurrency, prompts = self._plan.concurrency, self._prepared.prompts
+        least = LOADED if self._arrivals else 1
         if concurrency == 1:
-            return blocks_of(list(prompts), concurrency)
+            return blocks_of(list(prompts), concurrency, least)
         # Only requests of one temperature can share a step.
         by_temperature: dict[float | None, list[str]] = defaultdict(list)
         for prompt_id, prompt in prompts.items():
             by_temperature[prompt.temperature].append(prompt_id)
-        return [block for ids in by_temperature.values() for block in blocks_of(ids, concurrency)]
+        return [block for ids in by_temperature.values() for block in blocks_of(ids, concurrency, least)]
 
     def _left(self, label: str, block: Sequence[str], repeat: int, turns: range) -> list[Request]:
         """The unanswered requests of a block in some turns; none for a row that was given up."""

@@ -43,11 +43,17 @@ class Conversation:
         waiting: those to come.
         slot: the slot that keeps the KV of the last prompt; None before the first request.
         hidden: with taps: the hidden states of the last prompt, which a draft head reads again.
+        arrived: nanoseconds at which its request arrived under load; None in a closed loop.
+        ahead: requests that were in the system then.
+        recorded: whether its requests are measured; others only load the system.
     """
 
     waiting: deque[Request]
     slot: int | None = None
     hidden: Any = None
+    arrived: int | None = None
+    ahead: int | None = None
+    recorded: bool = True
 
     @classmethod
     def split(cls, requests: Sequence[Request]) -> deque[Conversation]:
@@ -108,6 +114,7 @@ def make_record(
     if stops:
         branches = [replace(branch, step=done.drafted[branch.step]) for branch in branches]
         measures[DRAFTED] = len(done.drafted) / max(1, len(done.accepted_lengths))
+    arrived = done.started if done.conversation.arrived is None else done.conversation.arrived
     phases = {phase: [round(spent * _SECOND, 7) for spent in steps] for phase, steps in done.spent.items()}
     return RequestRecord(
         **answer_fields(label, request, output),
@@ -118,9 +125,11 @@ def make_record(
         **acceptance(done.verified),
         start_s=(done.started - origin) * _SECOND,
         segment=number,
-        ttft_s=(done.first - done.started) * _SECOND,
+        ttft_s=(done.first - arrived) * _SECOND,
         decode_s=(done.last - done.first) * _SECOND,
-        latency_s=(done.last - done.started) * _SECOND,
+        latency_s=(done.last - arrived) * _SECOND,
+        waited_s=None if done.conversation.arrived is None else (done.started - arrived) * _SECOND,
+        ahead=done.conversation.ahead,
         prefill_share_s=(done.first - done.started) * _SECOND,
         decode_share_s=done.busy_decode * _SECOND,
         step_s=[round(spent * _SECOND, 7) for spent in done.steps],

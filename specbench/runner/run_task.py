@@ -248,9 +248,10 @@ def _decode(
             try:
                 if isinstance(method, Row):
                     assert engines is not None
-                    decoded = engines.decode(method.label, requests, number)
+                    decoded = engines.decode(method.label, requests, number, order.load(requests))
                 else:
-                    decoded = session_of_method[method.label].decode(method, requests, number)
+                    session = session_of_method[method.label]
+                    decoded = session.decode(method, requests, number, load=order.load(requests))
                 for record in decoded:
                     folder.log.append(record.model_dump(mode="json"))
                     records.append(record.untraced())

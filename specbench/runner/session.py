@@ -21,6 +21,7 @@ from specbench.hardware import GpuMeter, Nvml, environment
 from specbench.models import LoadedModel, load
 from specbench.planning import Acceptance, Plan, Resolved, how_to_shrink
 from specbench.results import MEMORY, SWITCH, RequestRecord, SimulatedAcceptance, StoredTimes
+from specbench.runner.arrivals import OpenLoop
 from specbench.runner.checked_decoder import check_wishes
 from specbench.runner.grades.grade_run import grade
 from specbench.runner.loop import Runner
@@ -232,16 +233,22 @@ class Session:
             raise UsageError(str(error)) from error
 
     def decode(
-        self, method: Method, requests: Sequence[Request], number: int = 0, together: int | None = None
+        self,
+        method: Method,
+        requests: Sequence[Request],
+        number: int = 0,
+        together: int | None = None,
+        load: OpenLoop | None = None,
     ) -> Iterator[RequestRecord]:
         """Decode requests of one temperature without interruption; yield each as it ends.
 
         ``number`` is stored with each record; times of one segment share a clock. ``together`` defaults to all slots.
+        ``load``: when the requests arrive.
         """
         self._assert_sound(method)
         self.engine.sampling = self.sampling(requests[0].temperature)
         try:
-            for record in self._runner(together or self.engine.slots).segment(method, requests, number):
+            for record in self._runner(together or self.engine.slots).segment(method, requests, number, load):
                 yield self._states.placed(record)
         except TreesTooLarge as error:
             raise EnvironmentRefused(f"{method.label}: {error}; {how_to_shrink(method)}") from error

@@ -14,7 +14,7 @@ from specbench.planning import Plan
     Plan,
     shown=(
         "method", "task", "data_file", "model", "head", "limit", "max_new_tokens", "temperature", "seed", "settings",
-        "preset", "gpu", "concurrency", "repeats", "project", "out", "verbose",
+        "preset", "gpu", "concurrency", "rate", "slo", "repeats", "project", "out", "verbose",
     ),
 )  # fmt: skip
 def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -> None:

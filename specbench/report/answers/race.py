@@ -131,7 +131,7 @@ def race(config: RunConfig, records: Sequence[RequestRecord], methods: Sequence[
         )
     chosen = answers[request or typical(answers, methods)]
     notes = []
-    if config.concurrency > 1:
+    if config.concurrency > 1 or config.load:
         notes.append(f"{config.concurrency} sequences ran at once: times are those of a reader waiting for one answer")
     if config.trace:
         notes.append("the run was traced, which slows its steps")

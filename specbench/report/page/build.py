@@ -264,7 +264,7 @@ def _table(found: Gathered, first: dict[str, MethodSummary | None]) -> Table:
         ]
         if run.summary.unsure:
             figures = [*[NOTHING] * 3, Cell("unsure", under="disturbed run", tone="faint")]
-        elif row is None:
+        elif row is None or config.load:
             figures = [NOTHING] * 4
         else:
             which = Cell(row.method, under=settings(config.methods)[row.method])

@@ -64,7 +64,9 @@ def _largest(found: Gathered) -> list[Run]:
 
 def _compares(run: Run) -> bool:
     """Whether a run has a row other than AR that is neither a repetition nor simulated."""
-    return any(row.method not in (BASELINE, BASE) and not (row.simulated or row.again) for row in run.rows)
+    return not run.config.load and any(
+        row.method not in (BASELINE, BASE) and not (row.simulated or row.again) for row in run.rows
+    )
 
 
 def _kind(run: Run) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.analysis import check_run, disturbance_line
 from specbench.report.charts import cards, style
+from specbench.report.charts.rates import over_rates
 from specbench.report.document import Block, Cell, Column, Figure, Row, Section, Source, Table, Words
 from specbench.report.page.trajectories import rounds, traces, trajectories
 from specbench.report.tables import cell
@@ -14,6 +15,7 @@ from specbench.report.tables.cell import name as named
 from specbench.report.tables.columns import METHOD, PROMPTS, SPEEDUP, STEP_RATIO, TPF
 from specbench.report.tables.contexts import context_table, session_turns
 from specbench.report.tables.fair_baseline import engine_blocks
+from specbench.report.tables.latency import load_sentences, load_table
 from specbench.report.tables.notes import notes
 from specbench.report.tables.run_parts import check_table, part_blocks
 from specbench.report.tables.run_parts import phases as phase_table
@@ -52,6 +54,7 @@ def run_section(run: Run) -> Section:
 
 
 def _figures(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
+    yield from _load(run, [row for row in shown if row.rates])
     if found := [factors for row in shown if (factors := _factors(row))]:
         yield _decomposition(run, found)
     yield from _positions(run, [row for row in shown if not row.simulated])
@@ -209,6 +212,14 @@ def _contexts(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
         )
         curves = {named(row): row.contexts for row in shown}
         yield _card(run, "contexts", cards.contexts(curves), says, context_table(run, shown))
+
+
+def _load(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
+    """Latency and goodput over the rate of arrivals; no chart for a closed loop."""
+    if shown:
+        says = ". ".join(load_sentences(run.summary)) or "Latency over the rate of arrivals."
+        drawn = over_rates({named(row): row.rates for row in shown})
+        yield _card(run, "load", drawn, says, load_table(run, shown))
 
 
 def _session(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:

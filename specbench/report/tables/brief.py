@@ -12,6 +12,7 @@ from specbench.common import registry
 from specbench.report.document import Block, Source, Title, seen_on
 from specbench.report.tables.cell import name, number
 from specbench.report.tables.contexts import context_table
+from specbench.report.tables.latency import load_sentences, load_table
 from specbench.report.tables.notes import DETAIL, INVALID, LIMITED, Note, notes, rounded
 from specbench.report.tables.run_parts import judgment_report
 from specbench.report.tables.run_table import Finished, candidates, headline, not_judged
@@ -48,8 +49,11 @@ def run_brief(
     )
     blocks: list[Block] = [
         Title(title.task, f"{title.model} · {title.device}", [conditions, *warned]),
-        replace(headline("", [found], withholding=False), source=Source()),
     ]
+    if found.config.load:
+        blocks.append(replace(load_table(found, summary.rows), source=Source()))
+    else:
+        blocks.append(replace(headline("", [found], withholding=False), source=Source()))
     if found.config.task.lengths:
         rows = [row for row in summary.rows if row.contexts]
         blocks += [replace(context_table(found, rows), source=Source())] if rows else []
@@ -91,6 +95,8 @@ def _ranked(found: Finished) -> list[Note]:
 def _found(found: Finished) -> list[str]:
     """Which method is the fastest, and the evidence; empty if only plain decoding ran."""
     summary = found.summary
+    if found.config.load:
+        return [f"Found: {line}" for line in load_sentences(summary)]
     rows = candidates(found, withholding=False)
     if not rows:
         return []

@@ -1,4 +1,4 @@
-"""Tables of the times that a user waits: medians over AR, and percentiles."""
+"""Tables of the times that a user waits: medians over AR, percentiles, and both at each rate of arrivals."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from specbench.report.document import NOTHING, Cell, Column, Row, Source, Table
+from specbench.analysis import LATE_SHARE, load_findings
+from specbench.report.document import NOTHING, Cell, Column, Medium, Row, Source, Table
 from specbench.report.tables import cell
 from specbench.report.tables.cell import name
-from specbench.report.tables.columns import E2E, METHOD, NAME, Filled, cells_of, figure, speedup_column
+from specbench.report.tables.columns import E2E, METHOD, NAME, Filled, cells_of, figure, on, speedup_column
+from specbench.results import BASELINE
 
 if TYPE_CHECKING:
-    from specbench.results import Estimate, MethodSummary
+    from specbench.analysis import LoadFinding
+    from specbench.results import AtRate, Estimate, Load, MethodSummary, RunSummary
 
 #: Field of a summary's row -> its name in tables, and the factor and the digits of its unit.
 TIMES = {
@@ -66,6 +69,97 @@ def _estimate(found: Estimate | None, times: float, digits: int) -> Cell:
         return Cell(text, times * found.value)
     ends = f"[{times * found.interval[0]:.{digits}f}, {times * found.interval[1]:.{digits}f}]"
     return Cell(text, times * found.value, under=ends, line=text)
+
+
+def load_table(run: Any, rows: Sequence[MethodSummary], only: Medium = "") -> Table:
+    """What users wait for at each rate of arrivals, and how many requests are good."""
+    load: Load = run.config.load
+    point = Filled("rate", "req/s", get=lambda at: Cell(at.point, at.rate))
+    columns = [
+        _level("ttft_s", "TTFT ms", "p50"), *on("page", _level("ttft_s", "p95", "p95")),
+        _level("tpot_s", "TPOT ms", "p50"), *on("page", _level("tpot_s", "p95", "p95")),
+        _level("latency_s", "latency s", "p50"), _level("latency_s", "p95", "p95"),
+        *on("page", _level("latency_s", "p99", "p99"), figure("ahead", "ahead", 1)),
+    ]  # fmt: skip
+    if load.slo:
+        columns += [
+            Filled("good", "good", get=lambda at: cell.share(at.good.value if at.good else None)),
+            Filled("goodput", "good/s", get=lambda at: cell.interval(at.goodput, 2), only="page"),
+        ]
+    over = Column("latency_speedup", "× latency")
+    state = Column("state", "", words=True, only="page")
+    body = []
+    for place in range(len(load.points)):
+        for row in rows:
+            for at in row.rates:
+                if (at.rate, at.end) == (load.points[place].rate, load.points[place].end):
+                    gained = cell.ONE if row.baseline else cell.one_line(at.speedup)
+                    cells = [point.get(at), Cell(row.method, line=name(row)), *cells_of(columns, at), gained]
+                    cells.append(Cell(", ".join(load_state(at))))
+                    key = f"{row.method} / {at.point}"
+                    body.append(Row(cells, run.id, row.method, strong=row.baseline, key=key))
+    times = "TTFT and latency: arrival to first and to last token, waiting included. TPOT: seconds per later token."
+    limits = ", ".join(f"{name} {1e3 * most:g} ms" for name, most in load.slo.items())
+    formula = (
+        f"{load_words(load)}. {times} p50, p95, p99: percentiles over requests; p95 needs 20, p99 100. ahead: mean "
+        "number of requests in the system when one arrives. × latency: AR's latency over the method's at that rate, "
+        "summed over the same requests, with a 95% interval over blocks of requests."
+        + (f" good: requests with {limits} or less; good/s: those per second." if limits else "")
+        + " queue grows: more arrives than is served, so times depend on the length of the run."
+    )
+    return Table(
+        "load", "Under load", [point, METHOD, *columns, over, state], body, Source([run.id], formula), short="req/s",
+        only=only,
+    )  # fmt: skip
+
+
+def _level(field: str, title: str, level: str) -> Filled:
+    _, times, digits = TIMES[field]
+
+    def get(at: Any) -> Cell:
+        found = getattr(at, field)
+        return replace(_estimate(getattr(found, level), times, min(digits, 2)), under="") if found else NOTHING
+
+    return Filled(f"{field.removesuffix('_s')}_{level}", title, get=get)
+
+
+def load_words(load: Load) -> str:
+    """How requests arrive, in words."""
+    rates = ", ".join(map(str, load.points))
+    how = {"poisson": "Poisson", "constant": "evenly spaced", "trace": "trace"}[load.arrivals]
+    return f"{how} arrivals at {rates} requests/s"
+
+
+def load_state(at: AtRate) -> list[str]:
+    """What limits the figures at a rate."""
+    found = ["queue grows"] if at.growing else []
+    if at.late is not None and at.late > LATE_SHARE:
+        found.append(f"client late: {at.late:.0%}")
+    return found
+
+
+def load_limits(summary: RunSummary) -> list[str]:
+    """Sentences about the rates at which something limits the figures."""
+    every = [(f"{row.method} at {at.point}/s", at) for row in summary.rows for at in row.rates]
+    grown = ", ".join(label for label, at in every if at.growing)
+    late = ", ".join(f"{label} ({at.late:.0%})" for label, at in every if at.late is not None and at.late > LATE_SHARE)
+    found = [f"More requests arrived than were served, so times grow with the run: {grown}."] if grown else []
+    return [*found, f"Arrivals were not kept, the client sent requests late: {late}."] if late else found
+
+
+def load_sentences(summary: RunSummary) -> list[str]:
+    """Up to which rate each method has a shorter latency than AR, a sentence each."""
+    return [_load_sentence(found, summary.unsure) for found in load_findings(summary)]
+
+
+def _load_sentence(found: LoadFinding, unsure: bool) -> str:
+    doubt = "" if found.sure else " (unsure: the machine was disturbed)" if unsure else " (within noise)"
+    if found.pays is None:
+        return f"{found.method}'s latency is not below {BASELINE}'s at {found.stops} requests/s, the lowest rate{doubt}"
+    until = f"at every rate, up to {found.pays} requests/s"
+    if found.stops is not None:
+        until = f"up to {found.pays} requests/s, and not at {found.stops}"
+    return f"{found.method}'s latency is below {BASELINE}'s {until}{doubt}"
 
 
 def end_to_end(run: Any, rows: Iterable[MethodSummary]) -> Table:

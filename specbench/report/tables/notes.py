@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.analysis import FILLINGS, minimum_clusters, prompts_for
+from specbench.analysis import FILLINGS, LOADED, minimum_clusters, prompts_for
 from specbench.decoding import SEEN
 from specbench.report.tables.cell import name, number, percent, speedup
+from specbench.report.tables.latency import load_limits
 from specbench.report.tables.text_quality import made_by_loops
 from specbench.results import (
     BASELINE,
@@ -122,11 +123,18 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
     if settings := {k: v for k, v in run["task"]["options"].items() if v not in ("", None)}:
         found.insert(0, f"{run['task']['name']}: {', '.join(f'{k} {_short(v)}' for k, v in settings.items())}.")
     supply = prompt_supply(run["task"])
-    if seldom := seldom_filled(max(row.prompts for row in summary.rows), run["concurrency"], supply):
-        found.append(Note.ranked(LIMITED, seldom))
-    blocks = next((row.speedup.blocks for row in real if row.speedup), None)
-    if few := few_blocks(blocks, run["concurrency"], supply):
-        found.append(Note.ranked(LIMITED, few))
+    if under_load := [at.blocks for row in real for at in row.rates]:
+        if min(under_load) < (least := minimum_clusters()):
+            wanted = more_prompts(least * max(LOADED, FILLINGS * run["concurrency"]), supply)
+            line = f"No interval: {min(under_load)} blocks at a rate, and an interval needs {least}; {wanted}."
+            found.append(Note.ranked(LIMITED, line))
+        found += [Note.ranked(LIMITED, line) for line in load_limits(summary)]
+    else:
+        if seldom := seldom_filled(max(row.prompts for row in summary.rows), run["concurrency"], supply):
+            found.append(Note.ranked(LIMITED, seldom))
+        blocks = next((row.speedup.blocks for row in real if row.speedup), None)
+        if few := few_blocks(blocks, run["concurrency"], supply):
+            found.append(Note.ranked(LIMITED, few))
     found += [Note.ranked(INVALID, line) for line in _throttled(summary)]
     found += _of_losslessness(run, real)
     found += [Note.ranked(MISLEADING, line) for line in _of_other_texts(run, real)]

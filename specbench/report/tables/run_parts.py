@@ -24,7 +24,7 @@ from specbench.report.tables.columns import (
     on,
 )
 from specbench.report.tables.contexts import context_table, session_table
-from specbench.report.tables.latency import end_to_end, percentile_table
+from specbench.report.tables.latency import end_to_end, load_table, percentile_table
 from specbench.report.tables.text_quality import text_tables
 from specbench.results import BROKEN, KEPT, PHASES, judge_remarks
 
@@ -38,9 +38,11 @@ _OPEN = 10  # rows; longer tables below the headline are folded
 def part_blocks(run: Any, rows: Sequence[MethodSummary]) -> Iterator[Block]:
     """The tables for which the run has figures; ``rows`` are those whose speed may be shown."""
     every: Sequence[MethodSummary] = run.summary.rows
+    if run.config.load:
+        yield load_table(run, rows, "terminal")
     if any(row.ttft_speedup for row in every):
         yield end_to_end(run, rows)
-    if any(row.ttft_s for row in rows):
+    if any(row.ttft_s for row in rows) and run.config.load is None:  # not of several rates together
         yield percentile_table(run, rows)
     if any(row.contexts for row in rows):
         yield context_table(run, [row for row in rows if row.contexts], "terminal")

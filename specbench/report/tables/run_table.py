@@ -13,6 +13,7 @@ from specbench.report.tables import cell
 from specbench.report.tables.cell import name, speedup
 from specbench.report.tables.columns import E2E, NAME, SPEEDUP, STEP_RATIO, TOK_S, TPF, VERDICT, cells_of, on
 from specbench.report.tables.fair_baseline import engine_blocks
+from specbench.report.tables.latency import load_sentences
 from specbench.report.tables.notes import LEGEND, notes
 from specbench.report.tables.run_parts import part_blocks
 from specbench.report.tables.run_title import run_title, simulated_title
@@ -169,6 +170,8 @@ def finding(summary: RunSummary) -> str:
 
     Only intervals that exclude 1 are called faster or slower; rows that failed are left out. Empty if only AR ran.
     """
+    if any(row.rates for row in summary.rows):
+        return " ".join(f"Found: {line}." for line in load_sentences(summary))
     rows = [
         row
         for row in summary.rows

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from specbench.analysis import disturbance_line, layers_line
 from specbench.report.document import Title
+from specbench.report.tables.latency import load_words
 from specbench.results import SimulatedAcceptance, TaskSpec, bandwidth_line, device_name
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def run_title(found: Measured) -> RunTitle:
     task, heat = config.task, config.sampling.temperature
     asked = [config.sampling.words] if config.sampling.words else []
     asked += [f"at most {config.max_new_tokens} new tokens", f"concurrency {config.concurrency}"]
+    asked += [load_words(config.load)] if config.load else []
     asked += ["traced, which slows its steps"] if config.trace else []
     asked += [] if found.complete else ["NOT COMPLETE"]
     machine = [line for line in (layers_line(summary.engine), bandwidth_line(summary)) if line]

@@ -10,17 +10,17 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
-from specbench.backends import Arrival, Backend, EngineCounters, Question, Row, Served
+from specbench.backends import Arrival, Backend, Question, Row, Served
 from specbench.common import EngineFault, UsageError, resident_bytes
 from specbench.engine import Sampling
 from specbench.results import EngineFacts, RequestRecord
+from specbench.runner.arrivals import OpenLoop
+from specbench.runner.external.answer import Answer
+from specbench.runner.external.crowd import Crowd
 from specbench.runner.loop import Clock
-from specbench.runner.record import Request, answer_fields
+from specbench.runner.record import Request
 from specbench.runner.stop import Output, StopRule
-
-Encode = Callable[[str], Sequence[int]]
 
 
 class ExternalRow:
@@ -58,11 +58,19 @@ class ExternalRow:
         if processes := self._backend.processes():
             self.facts = self.facts.model_copy(update={"memory_bytes": resident_bytes(processes)})
 
-    def decode(self, requests: Sequence[Request], number: int) -> Iterator[RequestRecord]:
-        """Answer requests one after the other; yield each as it ends. ``number`` is stored with each record.
+    def decode(self, requests: Sequence[Request], number: int, load: OpenLoop | None = None) -> Iterator[RequestRecord]:
+        """Answer requests; yield each as it ends. ``number`` is stored with each record.
+
+        They are answered one after the other, or as many at once as the engine was started for, or as they arrive under
+        ``load``. Then their records are made after the last answer, because the engine goes on meanwhile.
 
         Raises EngineFault naming the row if the engine died, stalled, or returned something unexpected.
         """
+        if load or self._served.together > 1:
+            with self._named():
+                found = self._answer_several(requests, load, number)
+            yield from found
+            return
         origin, away = self._clock(), 0
         for request in requests:
             with self._named():
@@ -89,11 +97,7 @@ class ExternalRow:
             raise EngineFault(f"{self.row.label}: {fault}") from fault
 
     def _answer(self, request: Request, origin: int, number: int) -> RequestRecord:
-        rule = request.rule
-        answer = _Answer(Output(rule), self._served.model.vocab_size)
-        if self.facts is not None and not self.facts.ids:
-            answer.encode = lambda text: self._served.model.tokenizer(text, add_special_tokens=False)["input_ids"]
-        question = self._question(request)
+        answer, question = self._new_answer(request), self._question(request)
         started = self._clock()
         arrivals = iter(self._backend.ask(question))
         try:
@@ -102,19 +106,31 @@ class ExternalRow:
                     break
             if answer.encode is not None and answer.output.reason is None:
                 answer.output.reason = self._backend.counters().finish
-            if answer.output.reason is None or not answer.at:
-                raise EngineFault(
-                    f"it ended an answer after {len(answer.output.ids)} of {rule.budget} tokens, and none of them ends "
-                    "one; its own stop rule is another"
-                )
+            answer.check()
             if answer.encode is None:
                 self._check_ends(answer.output, arrivals)
         finally:
             close = getattr(arrivals, "close", None)
             if close is not None:
                 close()
-        counted = self.facts.counts if self.facts else "forwards"
-        return answer.record(self.row.label, request, self._backend.counters(), counted, (origin, started), number)
+        return answer.record(self.row.label, request, self._backend.counters(), self._counts, (origin, started), number)
+
+    @property
+    def _counts(self) -> str:
+        return self.facts.counts if self.facts else "forwards"
+
+    def _new_answer(self, request: Request) -> Answer:
+        answer = Answer(Output(request.rule), self._served.model.vocab_size)
+        if self.facts is not None and not self.facts.ids:
+            answer.encode = lambda text: self._served.model.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return answer
+
+    def _answer_several(self, requests: Sequence[Request], load: OpenLoop | None, number: int) -> list[RequestRecord]:
+        crowd = Crowd(
+            self._backend, self._question, self._new_answer, self._served.together, self._clock
+        )  # fmt: skip
+        done = crowd.answer(requests, load)
+        return [one.record(self.row.label, self._counts, crowd.origin, number) for one in done]
 
     def _question(self, request: Request) -> Question:
         key = f"{self.sampling.seed}/{self.row.label}/{request.prompt_id}/{request.repeat}/{request.turn}"
@@ -149,69 +165,3 @@ def _ended_by(rule: StopRule) -> Callable[[Sequence[int]], bool]:
         return output.reason is not None
 
     return ended
-
-
-@dataclass
-class _Answer:
-    """An answer as it arrives. Times in nanoseconds."""
-
-    output: Output
-    vocabulary: int
-    encode: Encode | None = None
-    text: str = ""
-    at: list[int] = field(default_factory=list)
-    kept: list[int] = field(default_factory=list)
-
-    def take(self, arrival: Arrival) -> bool:
-        """Add an arrival; return whether the answer has ended."""
-        ids = self._ids(arrival)
-        for one in ids:
-            if type(one) is not int or not 0 <= one < self.vocabulary:
-                raise EngineFault(f"it sent {str(one)[:40]!r} as a token id of a vocabulary of {self.vocabulary}")
-        if not ids:
-            return False
-        if self.at and arrival.at_ns < self.at[-1]:
-            raise EngineFault("its tokens arrived before earlier ones")
-        self.at.append(arrival.at_ns)
-        self.kept.append(self.output.extend(ids))
-        return self.output.reason is not None
-
-    def _ids(self, arrival: Arrival) -> Sequence[int]:
-        if self.encode is None:
-            if arrival.text and not arrival.ids:
-                raise EngineFault("it sent text and no token ids")
-            return arrival.ids
-        # Text only: the text so far is tokenised again, and an arrival gets the ids that are new with it.
-        self.text += arrival.text
-        known = len(self.output.ids)
-        return list(self.encode(self.text))[known:]
-
-    def record(
-        self, label: str, request: Request, counters: EngineCounters, counts: str, since: tuple[int, int], number: int
-    ) -> RequestRecord:
-        """Its record; ``since``: start of its segment, and time of the request."""
-        output, (origin, started), second = self.output, since, 1e-9
-        assert output.reason is not None
-        first, last = self.at[0], self.at[-1]
-        steps = [(late - early) * second for early, late in zip(self.at, self.at[1:], strict=False)]
-        forwards = len(steps) if counts == "forwards" else (counters.forwards or 0)
-        drafted = counters.draft_tokens
-        return RequestRecord(
-            **answer_fields(label, request, output),
-            first_tokens=self.kept[0],
-            accepted_lengths=self.kept[1:],
-            tree_rows=0 if drafted is None else forwards + drafted,
-            target_forwards=forwards,
-            draft_forwards=0,
-            draft_tokens=drafted,
-            acceptance_histogram=None if counters.histogram is None else [*counters.histogram],
-            start_s=(started - origin) * second,
-            segment=number,
-            ttft_s=(first - started) * second,
-            decode_s=(last - first) * second,
-            latency_s=(last - started) * second,
-            prefill_share_s=(first - started) * second,
-            decode_share_s=(last - first) * second,
-            step_s=[round(step, 7) for step in steps],
-            measures=dict(counters.own),
-        )

@@ -11,6 +11,7 @@ import torch
 from specbench.backends import IdleGuard, Row, Served
 from specbench.common import EngineFault, SpecbenchError, UsageError
 from specbench.results import ENGINES, EngineFacts, Engines, RequestRecord, RunFolder
+from specbench.runner.arrivals import OpenLoop
 from specbench.runner.external.external_row import ExternalRow
 from specbench.runner.prompts import Prepared
 from specbench.runner.record import Request
@@ -82,9 +83,11 @@ class RunningEngines:
         if label not in self._failed:
             self._neighbours.after(row)
 
-    def decode(self, label: str, requests: Sequence[Request], number: int) -> Iterator[RequestRecord]:
+    def decode(
+        self, label: str, requests: Sequence[Request], number: int, load: OpenLoop | None = None
+    ) -> Iterator[RequestRecord]:
         """Answer requests with one of them, see :meth:`specbench.runner.external.external_row.ExternalRow.decode`."""
-        return self._outside[label].decode(requests, number)
+        return self._outside[label].decode(requests, number, load)
 
     @property
     def failed(self) -> Mapping[str, str]:
@@ -148,5 +151,6 @@ def served(session: Session, row: Row) -> Served:
         threads=torch.get_num_threads(),
         capacity=session.engine.capacity,
         url=row.url,
+        together=session.engine.slots,
         apart=session.engine.detached,
     )
