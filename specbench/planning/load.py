@@ -50,7 +50,12 @@ def plan_load(plan: Plan) -> Arrivals | None:
     trace: tuple[float, ...] = ()
     digest = None
     if kind is None:
-        trace, digest = read_times(Path(plan.arrivals))
+        path = Path(plan.arrivals)
+        if not path.exists():
+            raise UsageError(
+                f"--arrivals {plan.arrivals[:80]}: write poisson, constant, or the path of a file with times"
+            )
+        trace, digest = read_times(path)
         mean = (len(trace) - 1) / trace[-1]
         points = points or [LoadPoint(rate=float(f"{mean:.4g}"))]
         if any(point.end for point in points):

@@ -103,7 +103,8 @@ async def _serve(how: dict[str, Any]) -> None:
         out.close()
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=4096)
-    print(server.sockets[0].getsockname()[1], flush=True)
+    sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
+    sys.stdout.flush()
     await server.serve_forever()
 
 

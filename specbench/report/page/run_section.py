@@ -219,7 +219,8 @@ def _load(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
     if shown:
         says = ". ".join(load_sentences(run.summary)) or "Latency over the rate of arrivals."
         drawn = over_rates({named(row): row.rates for row in shown})
-        yield _card(run, "load", drawn, says, load_table(run, shown))
+        table, name = load_table(run, shown), f"{run.id}-load"  # the table itself is among the section's tables
+        yield Figure(name, table.title, style.svg(drawn, name, says), says, table.source)
 
 
 def _session(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from specbench.analysis import LATE_SHARE, load_findings
-from specbench.report.document import NOTHING, Cell, Column, Medium, Row, Source, Table
+from specbench.report.document import NOTHING, Cell, Column, Row, Source, Table
 from specbench.report.tables import cell
 from specbench.report.tables.cell import name
 from specbench.report.tables.columns import E2E, METHOD, NAME, Filled, cells_of, figure, on, speedup_column
@@ -71,7 +71,7 @@ def _estimate(found: Estimate | None, times: float, digits: int) -> Cell:
     return Cell(text, times * found.value, under=ends, line=text)
 
 
-def load_table(run: Any, rows: Sequence[MethodSummary], only: Medium = "") -> Table:
+def load_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
     """What users wait for at each rate of arrivals, and how many requests are good."""
     load: Load = run.config.load
     point = Filled("rate", "req/s", get=lambda at: Cell(at.point, at.rate))
@@ -107,10 +107,8 @@ def load_table(run: Any, rows: Sequence[MethodSummary], only: Medium = "") -> Ta
         + (f" good: requests with {limits} or less; good/s: those per second." if limits else "")
         + " queue grows: more arrives than is served, so times depend on the length of the run."
     )
-    return Table(
-        "load", "Under load", [point, METHOD, *columns, over, state], body, Source([run.id], formula), short="req/s",
-        only=only,
-    )  # fmt: skip
+    shown = [point, METHOD, *columns, over, state]
+    return Table("load", "Under load", shown, body, Source([run.id], formula), short="req/s")
 
 
 def _level(field: str, title: str, level: str) -> Filled:

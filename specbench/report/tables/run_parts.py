@@ -39,7 +39,7 @@ def part_blocks(run: Any, rows: Sequence[MethodSummary]) -> Iterator[Block]:
     """The tables for which the run has figures; ``rows`` are those whose speed may be shown."""
     every: Sequence[MethodSummary] = run.summary.rows
     if run.config.load:
-        yield load_table(run, rows, "terminal")
+        yield load_table(run, rows)
     if any(row.ttft_speedup for row in every):
         yield end_to_end(run, rows)
     if any(row.ttft_s for row in rows) and run.config.load is None:  # not of several rates together
