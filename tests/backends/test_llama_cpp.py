@@ -411,7 +411,7 @@ _REAL = [
     ("llama.cpp:ngram-simple", _LOOKUP),
     ("llama.cpp:ngram-map-k", _LOOKUP),
     ("llama.cpp:ngram-map-k4v", _LOOKUP),
-    ("llama.cpp:ngram-mod", {"n_match": 3, "n_min": 4, "n_max": 8}),
+    ("llama.cpp:ngram-mod", {"n_match": 2, "n_min": 1, "n_max": 8}),
     ("llama.cpp:ngram-cache", {}),
     ("llama.cpp:draft", {"model": "smollm2-135m"}),
 ]

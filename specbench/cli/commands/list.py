@@ -46,6 +46,8 @@ def list_(
     if as_json:
         output.emit_json(rows)
         return
+    if ":" in kind:
+        output.stdout().print(_about(kind))
     columns = [name for name in rows[0] if name not in _ONLY_JSON] if rows else []
     cells = [[_cell(row[name]) for name in columns] for row in rows]
     output.stdout().print(output.table(columns, cells))
@@ -164,6 +166,15 @@ def _engines(full: bool) -> list[dict[str, Any]]:
             for row in short
         ]
     )
+
+
+def _about(name: str) -> str:
+    """A sentence about a mode of another engine."""
+    from specbench.backends import engine_mode
+
+    backend, _, mode = engine_mode(name)
+    runs = {"no": "started here", "can be": "started here or by URL", "has to be": "by URL"}[backend.by_url]
+    return f"{backend.title}, {runs}: {mode.help} ({mode.tried or 'untried'})"
 
 
 def _installed(backend: type[Backend], kind: Mode) -> str:
