@@ -10,8 +10,8 @@ from specbench.common import unknown_name
 
 #: Name -> module of this package with a class ``Backend``.
 _MODULES = {
-    "hf": "hf", "llama.cpp": "llama_cpp", "lmdeploy": "lmdeploy", "openai": "openai", "sglang": "sglang",
-    "tensorrt-llm": "tensorrt_llm", "vllm": "vllm",
+    "hf": "hf", "llama.cpp": "llama.llama_cpp", "lmdeploy": "servers.lmdeploy", "openai": "openai",
+    "sglang": "servers.sglang", "tensorrt-llm": "servers.tensorrt_llm", "vllm": "vllm",
 }  # fmt: skip
 
 

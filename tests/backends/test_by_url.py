@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -83,6 +84,14 @@ def ids(arrivals: list[Arrival]) -> list[int]:
 
 def tokens(arrivals: list[Arrival]) -> list[list[int]]:
     return [list(each.ids) for each in arrivals]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_version_tried_is_the_recordings(engine: str) -> None:
+    for mode in engine_mode(f"{engine}:ar")[0].modes.values():
+        kind, _, whose = mode.tried.partition(": ")
+        assert kind == "recorded"
+        assert re.findall(r"0\.\d+\.\d+|[0-9a-f]{8}", whose)[0] in REPLIES[engine]["source"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

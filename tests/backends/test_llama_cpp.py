@@ -21,10 +21,10 @@ import pytest
 import torch
 from support.wording import wording
 
-from specbench.backends import llama_cpp, llama_options
 from specbench.backends.catalog import engine_mode
-from specbench.backends.llama_program import Program
-from specbench.backends.llama_stream import Steps
+from specbench.backends.llama import llama_cpp, llama_options
+from specbench.backends.llama.llama_program import Program
+from specbench.backends.llama.llama_stream import Steps
 from specbench.backends.protocol import Arrival, Question, Served, Several
 from specbench.common.errors import EngineFault
 from specbench.common.options import parse_options

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from specbench.backends.llama_stream import TIMES
+from specbench.backends.llama.llama_stream import TIMES
 from specbench.backends.protocol import PLAIN, EngineOptions, Mode, Served
 from specbench.backends.weights import weights_of
 from specbench.common import EngineFault, SpecbenchError, option

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from specbench.backends import by_url, prometheus
-from specbench.backends.by_url import IdReply, UrlOptions, sampling_of
 from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, Mode, Question
+from specbench.backends.servers import by_url, prometheus
+from specbench.backends.servers.by_url import IdReply, UrlOptions, sampling_of
 from specbench.backends.streaming import Refused
 from specbench.common import EngineFault
 from specbench.results import ServedWeights

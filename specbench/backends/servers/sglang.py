@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from specbench.backends import by_url
-from specbench.backends.by_url import IdReply, UrlOptions, sampling_of, whole_number
 from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, Mode, Question
+from specbench.backends.servers import by_url
+from specbench.backends.servers.by_url import IdReply, UrlOptions, sampling_of, whole_number
 from specbench.common import EngineFault, one_line
 from specbench.results import ServedWeights
 

@@ -1,7 +1,7 @@
 """Run llama.cpp's ``llama-server``: started here on the run's weights, or a server of the user by URL.
 
 Each row has its own server. A request ends when its budget is used up or the run closes its connection.
-:mod:`specbench.backends.llama_stream` has the requests, :mod:`specbench.backends.llama_options` the server's options.
+``llama_stream`` has the requests, ``llama_options`` the server's command-line options.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from specbench.backends import protocol
 from specbench.backends.http_several import HttpSeveral
-from specbench.backends.llama_options import MODES, draft_file, flags
-from specbench.backends.llama_program import Program
-from specbench.backends.llama_stream import Steps
+from specbench.backends.llama.llama_options import MODES, draft_file, flags
+from specbench.backends.llama.llama_program import Program
+from specbench.backends.llama.llama_stream import Steps
 from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, EngineOptions, Question, Served, Several
 from specbench.backends.reply import asked
 from specbench.backends.streaming import Lost, Server

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from specbench.backends import by_url
-from specbench.backends.by_url import IdReply, UrlOptions, sampling_of
 from specbench.backends.completions import Completions
 from specbench.backends.openai import version_of
 from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, Mode, Question
+from specbench.backends.servers import by_url
+from specbench.backends.servers.by_url import IdReply, UrlOptions, sampling_of
 from specbench.common import EngineFault
 from specbench.results import ServedWeights
 

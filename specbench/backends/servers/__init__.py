@@ -1,0 +1,1 @@
+"""Engines that only the user starts, as servers by URL."""
