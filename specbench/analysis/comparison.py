@@ -195,6 +195,7 @@ def _described(side: Side) -> dict[str, Any]:
         "trace": config.trace,
         "keep_prefix": config.keep_prefix,
         "repeats": config.repeats,
+        "arrivals": config.load and f"{config.load.arrivals} {', '.join(map(str, config.load.points))}/s",
     }
 
 

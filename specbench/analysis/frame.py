@@ -115,6 +115,7 @@ def _requests(name: str, path: Path, text: bool) -> Iterator[_Row]:
         yield {
             **of_method[record.method],
             **cells_of(record),
+            **({"rate": str(config.load.at(record.repeat))} if config.load else {}),
             "tokens_per_forward": record.tokens_per_forward,
             "decode_tok_s": record.decode_tok_s(shared),
             "tpot_s": record.tpot_s,
