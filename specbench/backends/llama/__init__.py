@@ -1,1 +1,1 @@
-"""llama.cpp as an engine."""
+"""Rows of llama.cpp's server, started here or by URL."""
