@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from specbench.analysis.frame import load as load
     from specbench.analysis.frame import load_methods as load_methods
     from specbench.analysis.frame import load_positions as load_positions
+    from specbench.analysis.imports.served import MEDIANS as MEDIANS
+    from specbench.analysis.imports.served import ServedRow as ServedRow
+    from specbench.analysis.imports.served import check_import as check_import
+    from specbench.analysis.imports.served import compare_served as compare_served
+    from specbench.analysis.imports.served import is_served as is_served
+    from specbench.analysis.imports.served import served_rows as served_rows
     from specbench.analysis.losslessness import GRADES as GRADES
     from specbench.analysis.losslessness import Grade as Grade
     from specbench.analysis.losslessness import grade_rates as grade_rates
