@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from specbench.results.imports.schema import ImportedRequest as ImportedRequest
     from specbench.results.imports.schema import ImportedRow as ImportedRow
     from specbench.results.imports.schema import ImportedRun as ImportedRun
+    from specbench.results.imports.schema import Tool as Tool
     from specbench.results.imports.schema import is_import as is_import
     from specbench.results.imports.schema import read_import as read_import
     from specbench.results.imports.schema import write_import as write_import

@@ -147,17 +147,19 @@ def _of_run(read: ReadRun) -> list[ServedRow]:
             ImportedRequest(
                 row=row.method, prompt=record.request_id, prompt_tokens=record.prompt_tokens,
                 output_tokens=record.decoded_tokens + 1,  # our decode time begins after the first arrival
-                ttft_s=record.ttft_s, decode_s=record.decode_s, latency_s=record.latency_s,
+                ttft_s=record.ttft_s, decode_s=record.decode_s, latency_s=record.latency_s, gaps_s=record.arrivals_s,
             )
             for record in records
         ]  # fmt: skip
         units = [str(record.segment) if shared else record.sample for record in records]
+        times = _waits(requests, units)
         by = "specbench" if not row.simulated else "specbench with simulated acceptance"
         rows.append(
             ServedRow(
                 row.method, by, f"{config.model.name} {config.model.dtype}", {"concurrency": str(config.concurrency)},
                 row.requests, 0, 0, row.e2e_tok_s, requests, units,
-                row.ttft_s, row.tpot_s, row.itl_s, row.latency_s, unsure=read.summary.unsure, failure=row.failed,
+                times.ttft_s, times.tpot_s, times.itl_s, times.latency_s,
+                unsure=read.summary.unsure, failure=row.failed,
             )
         )  # fmt: skip
     return rows

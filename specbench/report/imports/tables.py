@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from specbench.analysis import MEDIANS, ServedRow, check_import, served_rows
+from specbench.analysis import MEDIANS, ServedRow, check_import, minimum_clusters, served_rows
 from specbench.report.document import NOTHING, Block, Cell, Column, Row, Section, Source, Table, Title, Words
 from specbench.report.tables import cell
 from specbench.report.tables.columns import Filled, cells_of
@@ -27,6 +27,8 @@ _UNKNOWN = (
     "Not known of imported rows: whether their texts equal plain decoding's, whether the machine was disturbed, their "
     "weights. specbench check-run FOLDER lists it."
 )
+
+_FEW = f" An interval needs {minimum_clusters()} requests, or blocks of requests that overlapped, in each row."
 
 
 def import_report(run: ImportedRun) -> list[Block]:
@@ -65,8 +67,7 @@ def import_section(run: ImportedRun) -> Section:
 
 
 def _blocks(rows: Sequence[ServedRow], run_id: str) -> list[Block]:
-    measured = len({row.measured_by for row in rows}) > 1
-    by = Column("measured_by", "measured by", words=True, only="" if measured else "page")
+    by = Column("measured_by", "measured by", words=True, only="page")
     columns = [
         Filled("row", "row", words=True, get=lambda row: Cell(_named(row))),
         Filled("completed", "done", get=lambda row: cell.count(row.completed)),
@@ -108,10 +109,11 @@ def _about(row: ServedRow) -> list[str]:
     name, found = _named(row), []
     if row.speedup:
         how = f"the same prompts by {row.paired}" if row.paired else "unpaired: not known to be the same prompts"
-        found.append(f"{name}: {row.speedup.verdict}; {how}.")
+        few = "" if row.speedup.interval or row.speedup.verdict == MEDIANS else _FEW
+        found.append(f"{name}: {row.speedup.verdict}; {how}.{few}")
     if row.imported is None:
         return found
-    found.append(f"{name}: {_sent(row.load)}.")
+    found.append(f"{name}, measured by {row.measured_by}: {_sent(row.load)}.")
     figures = "; ".join(f"{figure} {_short(value)}" for figure, value in row.imported.figures.items())
     found += [f"{name}, as {row.imported.tool} defines it: {figures}."] if figures else []
     found += [f"{name}: {row.imported.tool} warns: {remark}" for remark in row.imported.remarks]

@@ -59,12 +59,12 @@ class _RunInfo(Foreign):
 
 class _Summary(Foreign):
     aiperf_version: str
-    start_time: str = ""
+    start_time: str | None = None
     input_config: _Config = _Config()
     run_info: _RunInfo = _RunInfo()
-    is_complete: bool = True
+    is_complete: bool | None = None
     incomplete_reason: str | None = None
-    was_cancelled: bool = False
+    was_cancelled: bool | None = None
 
 
 class _Value(Foreign):
@@ -128,11 +128,11 @@ def _summary(file: ToolFile) -> dict[str, Any]:
     config, seed = known.input_config, known.run_info.random_seed
     measured = [facts(phase) for phase in config.phases if phase.get("kind") != "warmup"]
     sent = {name: text for phase in measured for name, text in phase.items() if name not in ("name", "kind")}
-    ended = known.is_complete and not known.was_cancelled
+    ended = known.is_complete is not False and not known.was_cancelled
     return {
         "version": known.aiperf_version,
         "model": ", ".join(each.name for each in config.models.items),
-        "begun": known.start_time,
+        "begun": known.start_time or "",
         "load": {**sent, **{f"slo {name}": text for name, text in facts(config.slos or {}).items()}},
         "prompts_sha256": "" if seed is None else _hash([config.datasets, seed]),
         "completed": round(averages.get("request_count", 0)),
