@@ -273,7 +273,7 @@ def check_import(run: ImportedRun) -> list[RunCheck]:
            "rows were sent the same prompts", "measure rows with one data set and seed", "unknown"),
         RunCheck("clock", "unknown", f"times are those of {tools}, seen from its client", "measure with specbench run"),
         RunCheck("other texts", "unknown", "no token ids: answers were not compared with plain decoding's",
-                 "specbench check-lossless"),
+                 "run specbench check-lossless with the weights"),
         RunCheck("disturbed machine", "unknown", "the machine was not watched", "measure with specbench run"),
         RunCheck("weights", "unknown", "a model's name is all that is known of it", "measure with specbench run"),
     ]  # fmt: skip
