@@ -89,6 +89,18 @@ def test_a_sample_of_requests_is_not_used(tmp_path: Path) -> None:
     assert row.times["ttft_s"]["p50"] == pytest.approx(0.01592, abs=1e-5)
 
 
+def test_requests_of_the_warm_up_do_not_count(tmp_path: Path) -> None:
+    def later(content: Any) -> None:
+        benchmark = content["benchmarks"][0]
+        early = json.loads(json.dumps(benchmark["requests"]["successful"][0]))
+        for name in early["info"]["timings"]:
+            if isinstance(early["info"]["timings"][name], float):
+                early["info"]["timings"][name] -= 5
+        benchmark["requests"]["errored"] = [early]
+
+    assert len(one(changed(tmp_path, "guidellm.json", later))[1]) == 6
+
+
 def test_several_benchmarks_in_a_file_are_rows(tmp_path: Path) -> None:
     both = tmp_path / "appended.json"
     both.write_text("\n".join((FILES / name).read_text() for name in ("vllm_ar.json", "vllm_spec.json")))

@@ -1,4 +1,4 @@
-"""Tables of imported results: every row says what measured it, and none is called lossless or undisturbed."""
+"""Imported results as tables: every row says what measured it, and none is called lossless or undisturbed."""
 
 from __future__ import annotations
 

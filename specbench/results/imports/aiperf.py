@@ -168,7 +168,7 @@ def _request(line: _Line, first: int, path: Path) -> dict[str, Any]:
     }
     return {
         "prompt": f"{known.session_num}/{known.turn_index or 0}",
-        "state": "unfinished" if known.was_cancelled else "failed" if line.error else "completed",
+        "state": "failed" if line.error else "unfinished" if known.was_cancelled else "completed",
         **tokens,
         "start_s": 1e-9 * (known.request_start_ns - first),
         "ttft_s": ttft,

@@ -57,10 +57,18 @@ class _Metrics(Foreign):
 
 
 class _Timings(Foreign):
+    resolve_start: Figure | None = None
+    resolve_end: Figure | None = None
     request_start: Figure | None = None
     first_token_iteration: Figure | None = None
     last_token_iteration: Figure | None = None
     request_end: Figure | None = None
+
+    def overlaps(self, start: float, end: float) -> bool:
+        """Whether the request ran in a window of time, as guidellm decides which requests its metrics count."""
+        ended = self.resolve_end if self.request_end is None else self.request_end
+        began = self.resolve_start if self.request_start is None else self.request_start
+        return ended is not None and ended >= start and (ended if began is None else began) <= end
 
 
 class _Info(Foreign):
@@ -96,6 +104,8 @@ class _Benchmark(Foreign):
     metrics: _Metrics
     requests: _Requests
     warnings: tuple[_Warning, ...] = ()
+    start_time: Figure
+    end_time: Figure
 
 
 class _Metadata(Foreign):
@@ -149,14 +159,17 @@ def _read(file: ToolFile, found: _Benchmark, version: str, label: str) -> Measur
         "figures": {name: rate.mean for name, rate in rates.items() if rate},
         "remarks": [each.message for each in found.warnings],
     }
-    held = list(_requests(found.requests))
+    held = list(_requests(found))
     sampled = len(held) < totals.successful + totals.errored + totals.incomplete  # --metrics sample_size
     return build(row, [] if sampled else held, file.path)
 
 
-def _requests(found: _Requests) -> Iterator[dict[str, Any]]:
-    states = {"completed": found.successful, "failed": found.errored, "unfinished": found.incomplete}
+def _requests(found: _Benchmark) -> Iterator[dict[str, Any]]:
+    """The requests without those of the warm-up and the cool-down, which the report holds, too."""
+    held, window = found.requests, (found.start_time, found.end_time)
+    states = {"completed": held.successful, "failed": held.errored, "unfinished": held.incomplete}
     every = [(state, each, each.info.timings) for state, some in states.items() for each in some or ()]
+    every = [one for one in every if one[2].overlaps(*window)]
     first = min((times.request_start for *_, times in every if times.request_start is not None), default=0.0)
     for state, each, times in every:
         sent = each.request_args
