@@ -101,6 +101,12 @@ def test_only_aggregates_compare_medians() -> None:
     assert (found.value, found.interval, found.verdict) == (2.0, None, MEDIANS)
 
 
+def test_without_an_answer_there_is_no_time() -> None:
+    row, _ = served("a", [], times={"ttft_s": {"p50": 0.0}})
+    none = ImportedRun(Path("x"), [row.model_copy(update={"completed": 0, "failed": 9})], {"a": []})
+    assert served_rows(none)[0].ttft_s is None
+
+
 def test_a_run_is_compared_as_a_client_sees_it(tmp_path: Path) -> None:
     run = runs.derived(tmp_path / "run")
     folder = write_import(tmp_path, "0.1", read_results(FILES / "vllm_ar.json", "base"))

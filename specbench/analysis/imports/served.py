@@ -93,7 +93,7 @@ def served_rows(run: ImportedRun) -> list[ServedRow]:
 def _imported(row: ImportedRow, requests: Sequence[ImportedRequest]) -> ServedRow:
     done = [request for request in requests if request.state == "completed"]
     units = _units(done)
-    times = _waits(done, units) if done else _reported(row)
+    times = _waits(done, units) if requests or not row.completed else _reported(row)
     return ServedRow(
         row.label, row.measured_by, row.model, row.load, row.completed, row.failed, row.unfinished, row.output_tok_s,
         done, units, times.ttft_s, times.tpot_s, times.itl_s, times.latency_s, imported=row,

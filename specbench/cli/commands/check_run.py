@@ -9,7 +9,7 @@ from specbench.cli import options, output
 
 
 def check_run(
-    run: Path = options.folders("A folder that specbench run wrote.", "RUN"),
+    run: Path = options.folders("A folder that specbench run or import wrote.", "RUN"),
     as_json: bool = options.JSON,
 ) -> None:
     """List the ways in which a run may mislead, with the evidence and what to do. No torch."""

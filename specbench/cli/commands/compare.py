@@ -13,7 +13,7 @@ from specbench.common import Regression, Undecided, UsageError
 
 def compare(
     runs: list[str] = options.folders(
-        "Folders that specbench run wrote, or FOLDER:METHOD; the first is the reference.", "RUN"
+        "Folders that specbench run or import wrote, or FOLDER:METHOD; the first is the reference.", "RUN"
     ),
     fail_under: float | None = typer.Option(
         None,
@@ -42,7 +42,8 @@ def compare(
 ) -> None:
     """Compare runs: methods, checkpoints, commits, machines.
 
-    Refuses runs with other prompts, task versions, budgets or sampling. Works without torch.
+    Refuses runs with other prompts, task versions, budgets or sampling. Imported results are compared by what a client
+    saw. Works without torch.
     """
     if over_ar and fail_under is None:
         raise UsageError("--over-ar says what --fail-under judges; add --fail-under SHARE")

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from specbench.cli import options, output
+from specbench.cli.latest import remember
 from specbench.common import UsageError
 
 
@@ -38,6 +39,7 @@ def import_(
         raise UsageError(f"cannot name a row {odd!r}: a name is printable and has no colon; name it, as in NAME=FILE")
     check_writable(out)
     folder = write_import(out, __version__, rows)
+    remember(folder)
     if as_json:
         output.emit_json({"folder": str(folder), "rows": [row.model_dump(mode="json") for row, _ in rows]})
         return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show(
-    run: Path = options.folders("A folder that specbench run, sweep or profile wrote.", "RUN"),
+    run: Path = options.folders("A folder that specbench run, sweep, profile or import wrote.", "RUN"),
     requests: bool = typer.Option(False, "--requests", help="A line per request instead of the table."),
     request: str | None = typer.Option(
         None,
