@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from specbench.cli.app import app  # noqa: E402
-from specbench.cli.commands.list_families import families  # noqa: E402
+from specbench.cli.list_families import families  # noqa: E402
 from specbench.common import registry  # noqa: E402
 from specbench.results import request_schema, schema, summary_schema  # noqa: E402
 
@@ -122,7 +123,8 @@ def _made_from() -> dict[Path, str]:
     made = {ROOT / kind: f"reference/{kind}/index.md" for kind in ("methods", "tasks")}
     made[ROOT / "specbench" / "results"] = "reference/fields.md"
     folder = ROOT / "specbench" / "cli" / "commands"
-    return made | {folder / f"{name.replace('-', '_')}.py": f"reference/commands/{name}.md" for name in commands()}
+    files = {name: f"{name.replace('-', '_')}{'_' * iskeyword(name)}.py" for name in commands()}
+    return made | {folder / file: f"reference/commands/{name}.md" for name, file in files.items()}
 
 
 def _relative(target: str, place: str) -> str:

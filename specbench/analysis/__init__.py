@@ -37,9 +37,12 @@ if TYPE_CHECKING:
     from specbench.analysis.frame import load as load
     from specbench.analysis.frame import load_methods as load_methods
     from specbench.analysis.frame import load_positions as load_positions
-    from specbench.analysis.load import LATE_SHARE as LATE_SHARE
-    from specbench.analysis.load import LoadFinding as LoadFinding
-    from specbench.analysis.load import load_findings as load_findings
+    from specbench.analysis.imports.served import MEDIANS as MEDIANS
+    from specbench.analysis.imports.served import ServedRow as ServedRow
+    from specbench.analysis.imports.served import check_import as check_import
+    from specbench.analysis.imports.served import compare_served as compare_served
+    from specbench.analysis.imports.served import is_served as is_served
+    from specbench.analysis.imports.served import served_rows as served_rows
     from specbench.analysis.losslessness import GRADES as GRADES
     from specbench.analysis.losslessness import Grade as Grade
     from specbench.analysis.losslessness import grade_rates as grade_rates
@@ -70,6 +73,9 @@ if TYPE_CHECKING:
     from specbench.analysis.pooling import poolable as poolable
     from specbench.analysis.pooling import pooled as pooled
     from specbench.analysis.positions import step_seconds as step_seconds
+    from specbench.analysis.rates import LATE_SHARE as LATE_SHARE
+    from specbench.analysis.rates import LoadFinding as LoadFinding
+    from specbench.analysis.rates import load_findings as load_findings
     from specbench.analysis.read import ReadRun as ReadRun
     from specbench.analysis.read import read_config as read_config
     from specbench.analysis.read import read_projections as read_projections

@@ -54,16 +54,21 @@ def read_sides(targets: Sequence[str]) -> list[Side]:
     sides = []
     known: dict[Path, ReadRun] = {}
     for letter, target in zip(ascii_uppercase, targets, strict=False):
-        path, label = Path(target), None
-        if not os.path.exists(path) and ":" in target:  # unlike Path.exists, it never raises
-            before, _, label = target.rpartition(":")
-            path = Path(before)
+        path, label = split_target(target)
         read = known[path] = known.get(path) or read_whole(path)
         labels = [spec.label for spec in read.config.methods]
         if label is not None and label not in labels:
             raise unknown_name("method", label, labels, f"of {path}")
         sides.append(Side(letter, path, label, read))
     return sides
+
+
+def split_target(target: str) -> tuple[Path, str | None]:
+    """The folder and the row of ``FOLDER`` or ``FOLDER:METHOD``."""
+    if os.path.exists(target) or ":" not in target:  # unlike Path.exists, it never raises
+        return Path(target), None
+    before, _, label = target.rpartition(":")
+    return Path(before), label
 
 
 def compare(sides: Sequence[Side]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from specbench.analysis.baseline import over_engines
-from specbench.analysis.load import LATE_S, LATE_SHARE
+from specbench.analysis.rates import LATE_S, LATE_SHARE
 from specbench.analysis.stats.interval import minimum_clusters
 from specbench.decoding import SEEN
 from specbench.results import BASE, BASELINE, MethodSummary, RunConfig, RunSummary, TaskSpec
@@ -16,7 +16,7 @@ State = Literal["fine", "misleads", "unknown"]
 
 #: Limits from which on a figure misleads.
 LOOPING, CUT, SEEN_SHARE, BANDWIDTH_SHARE, FILLED, WIDE = 0.05, 0.2, 0.05, 0.5, 0.8, 0.2
-_FEW = 20  # prompts
+FEW = 20  # prompts
 _NAMED = 3
 
 
@@ -92,9 +92,9 @@ def _prompts(rows: list[MethodSummary], config: RunConfig) -> RunCheck:
         if row.speedup and row.speedup.low is not None and row.speedup.high is not None
         and (row.speedup.high - row.speedup.low) / 2 > WIDE * row.speedup.value
     ]  # fmt: skip
-    if prompts < _FEW or (config.concurrency == 1 and prompts < minimum_clusters()):
+    if prompts < FEW or (config.concurrency == 1 and prompts < minimum_clusters()):
         what = f"{prompts} prompts: another sample of prompts may give another order of the methods"
-        return RunCheck("few prompts", "misleads", what, f"use --limit {_FEW} or more")
+        return RunCheck("few prompts", "misleads", what, f"use --limit {FEW} or more")
     if wide:
         what = f"{prompts} prompts, and intervals wider than ±{WIDE:.0%}: {_some(wide)}"
         return RunCheck("few prompts", "misleads", what, "raise --limit, or quote the interval")

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from specbench.analysis.context.prompt_lengths import by_context
 from specbench.analysis.context.sessions import session_figures
 from specbench.analysis.figures import method_figures
-from specbench.analysis.load import at_rates
 from specbench.analysis.losslessness import grade_rates
 from specbench.analysis.noise import find_disturbance, unsure
 from specbench.analysis.other_engines import other_engine, same_precision
+from specbench.analysis.rates import at_rates
 from specbench.analysis.speedup import (
     BOOTSTRAP_SEED,
     MEASURES,

@@ -18,6 +18,7 @@ from specbench.cli.commands import (
     compare,
     doctor,
     export_model,
+    import_,
     new_method,
     profile,
     quality,
@@ -53,6 +54,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Measure": {"run": run.run, "sweep": sweep.sweep, "profile": profile.profile, "quality": quality.quality},
     "Look": {
         "show": show.show,
+        "import": import_.import_,
         "compare": compare.compare,
         "report": report.report,
         "claims": claims.claims,

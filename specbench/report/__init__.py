@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from specbench.report.gathering import gather as gather
     from specbench.report.gathering import newest as newest
     from specbench.report.gathering import newest_in as newest_in
+    from specbench.report.imports.tables import import_report as import_report
+    from specbench.report.imports.tables import served_comparison as served_comparison
     from specbench.report.page.build import build_what_can_be as build_what_can_be
     from specbench.report.page.build import vocabulary as vocabulary
     from specbench.report.page.write import write_report as write_report

@@ -31,13 +31,16 @@ from specbench.hardware import Profile, is_profile, read_profile
 from specbench.report.answers.generation import Step, steps
 from specbench.results import (
     BASELINE,
+    ImportedRun,
     MethodSummary,
     RequestRecord,
     RunConfig,
     RunFolder,
     RunSummary,
+    is_import,
     is_sweep,
     judge_scores,
+    read_import,
     read_judgments,
 )
 from specbench.sweeps import ReadSweep, is_trainings, read_sweep
@@ -143,6 +146,7 @@ class Gathered:
     sweeps: Sequence[ReadSweep] = ()
     profiles: Sequence[tuple[str, Profile]] = ()
     skipped: Sequence[Skipped] = ()
+    imports: Sequence[ImportedRun] = ()
 
 
 def gather(paths: Iterable[Path]) -> Gathered:
@@ -156,12 +160,15 @@ def gather(paths: Iterable[Path]) -> Gathered:
     sweeps: list[ReadSweep] = []
     profiles: list[tuple[str, Profile]] = []
     skipped: list[Skipped] = []
+    imports: list[ImportedRun] = []
     for place in sorted(found, key=lambda path: (path.name, str(path))):
         try:
             if is_sweep(place):  # checked first, because a sweep may hold the profile used for its predictions
                 sweeps.append(read_sweep(place))
             elif is_profile(place):
                 profiles.append((place.name, read_profile(place)))
+            elif is_import(place):
+                imports.append(read_import(place))
             else:
                 run = read_whole_run(place)
                 if run.id in runs:
@@ -172,9 +179,9 @@ def gather(paths: Iterable[Path]) -> Gathered:
             skipped.append(Skipped(place.name, str(error).replace(f"{place}/", "").replace(str(place), "it")))
         except Exception as error:  # well-formed files with unexpected content
             skipped.append(Skipped(place.name, cannot("read", error)))
-    if not (runs or sweeps or profiles):
+    if not (runs or sweeps or profiles or imports):
         raise UsageError(f"nothing to report: {'; '.join(f'{each.folder}: {each.why}' for each in skipped)}")
-    return Gathered(tuple(runs.values()), tuple(sweeps), tuple(profiles), tuple(skipped))
+    return Gathered(tuple(runs.values()), tuple(sweeps), tuple(profiles), tuple(skipped), tuple(imports))
 
 
 def _places(path: Path) -> list[Path]:
@@ -221,7 +228,7 @@ def newest_in(folder: Path) -> Path | None:
 
 
 def _is_result(path: Path) -> bool:
-    return is_sweep(path) or is_profile(path) or any((path / name).exists() for name in _OF_A_RUN)
+    return is_sweep(path) or is_profile(path) or is_import(path) or any((path / name).exists() for name in _OF_A_RUN)
 
 
 def _begun(place: Path) -> str:

@@ -54,6 +54,14 @@ if TYPE_CHECKING:
     from specbench.results.figures_schema import SessionFigures as SessionFigures
     from specbench.results.figures_schema import Speedup as Speedup
     from specbench.results.folder import RunFolder as RunFolder
+    from specbench.results.imports.foreign import read_results as read_results
+    from specbench.results.imports.schema import ImportedRequest as ImportedRequest
+    from specbench.results.imports.schema import ImportedRow as ImportedRow
+    from specbench.results.imports.schema import ImportedRun as ImportedRun
+    from specbench.results.imports.schema import Tool as Tool
+    from specbench.results.imports.schema import is_import as is_import
+    from specbench.results.imports.schema import read_import as read_import
+    from specbench.results.imports.schema import write_import as write_import
     from specbench.results.judgments import JUDGMENTS as JUDGMENTS
     from specbench.results.judgments import JudgeSpec as JudgeSpec
     from specbench.results.judgments import Judgment as Judgment

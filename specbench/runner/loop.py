@@ -26,10 +26,10 @@ from specbench.engine import Phases
 from specbench.hardware import GpuMeter
 from specbench.planning import Acceptance
 from specbench.results import RequestRecord
-from specbench.runner.arrivals import Due, OpenLoop, System
 from specbench.runner.checked_decoder import CheckedDecoder, blame
 from specbench.runner.governor import Governor
 from specbench.runner.record import ActiveRequest, Conversation, Request, make_record
+from specbench.runner.setup.arrivals import Due, OpenLoop, System
 from specbench.runner.stop import Output
 from specbench.runner.trace import verified
 

@@ -13,9 +13,9 @@ from specbench.backends import Row
 from specbench.decoding import Method
 from specbench.planning import Resolved
 from specbench.results import BASELINE, RequestRecord, request_key
-from specbench.runner.arrivals import OpenLoop, open_loop
 from specbench.runner.prompts import Prepared
 from specbench.runner.record import Request
+from specbench.runner.setup.arrivals import OpenLoop, open_loop
 
 
 class Turns:

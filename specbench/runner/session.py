@@ -21,12 +21,12 @@ from specbench.hardware import GpuMeter, Nvml, environment
 from specbench.models import LoadedModel, load
 from specbench.planning import Acceptance, Plan, Resolved, how_to_shrink
 from specbench.results import MEMORY, SWITCH, RequestRecord, SimulatedAcceptance, StoredTimes
-from specbench.runner.arrivals import OpenLoop
 from specbench.runner.checked_decoder import check_wishes
 from specbench.runner.grades.grade_run import grade
 from specbench.runner.loop import Runner
 from specbench.runner.prompts import Prepared
 from specbench.runner.record import Request
+from specbench.runner.setup.arrivals import OpenLoop
 from specbench.runner.setup.calibration import Calibration
 from specbench.runner.setup.layer_backend import native_of
 from specbench.runner.setup.request_state import States

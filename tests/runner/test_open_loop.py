@@ -19,15 +19,15 @@ from support.decoders import Clock, ToyEngine, request, runner, toy
 from support.engines import served
 from support.load_server import LoadServer, load_server
 
-from specbench.analysis.load import at_rates
+from specbench.analysis.rates import at_rates
 from specbench.backends import make_row
 from specbench.common.errors import EngineFault
 from specbench.engine import Sampling
 from specbench.planning.load import Arrivals
 from specbench.results import Load, LoadPoint, RequestRecord
-from specbench.runner.arrivals import OpenLoop, open_loop
 from specbench.runner.external.external_row import ExternalRow
 from specbench.runner.record import Request
+from specbench.runner.setup.arrivals import OpenLoop, open_loop
 from specbench.runner.stop import StopRule
 
 S = 1_000_000_000

@@ -111,6 +111,25 @@ def paired_ratio(
     return _pooled_ratio((*numerator, *denominator), (1, -1, -1, 1), seed, draws, clusters, level)
 
 
+def independent_ratio(numerator: Arm, denominator: Arm, clusters: tuple[Clusters, Clusters], *, seed: int) -> Ratio:
+    """As :func:`paired_ratio`, of arms whose requests have nothing in common; ``clusters`` has the units of each.
+
+    The interval adds the arms' own on the log scale: Zou & Donner, Construction of confidence limits about effect
+    measures, Stat. Med. 27 (2008).
+    """
+    own = []
+    for (seconds, tokens), unit in zip((numerator, denominator), clusters, strict=True):
+        ones = [1.0] * len(tokens)
+        own.append(paired_ratio((seconds, tokens), (ones, ones), seed=seed, clusters=unit))
+    a, b = own
+    value, interval = a.value / b.value, None
+    if a.interval and b.interval:
+        half = math.hypot(*(math.log(each.interval.high / each.value) for each in own if each.interval))
+        interval = Interval(value * math.exp(-half), value * math.exp(half), a.interval.level)
+    se = math.hypot(a.log_se, b.log_se) if a.log_se is not None and b.log_se is not None else None
+    return Ratio(value, interval, min(a.clusters, b.clusters), min(a.draws, b.draws), seed, se)
+
+
 def relative_ratio(
     ours: tuple[Arm, Arm],
     theirs: tuple[Arm, Arm],

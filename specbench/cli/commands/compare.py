@@ -13,7 +13,7 @@ from specbench.common import Regression, Undecided, UsageError
 
 def compare(
     runs: list[str] = options.folders(
-        "Folders that specbench run wrote, or FOLDER:METHOD; the first is the reference.", "RUN"
+        "Folders that specbench run or import wrote, or FOLDER:METHOD; the first is the reference.", "RUN"
     ),
     fail_under: float | None = typer.Option(
         None,
@@ -42,7 +42,8 @@ def compare(
 ) -> None:
     """Compare runs: methods, checkpoints, commits, machines.
 
-    Refuses runs with other prompts, task versions, budgets or sampling. Works without torch.
+    Refuses runs with other prompts, task versions, budgets or sampling. Imported results are compared by what a client
+    saw. Works without torch.
     """
     if over_ar and fail_under is None:
         raise UsageError("--over-ar says what --fail-under judges; add --fail-under SHARE")
@@ -52,8 +53,13 @@ def compare(
         _judge_acceptance(runs, fail_under_acceptance, as_json)
         return
     from specbench.analysis import compare as compared
-    from specbench.analysis import disturbed_runs, read_sides, regressions
+    from specbench.analysis import disturbed_runs, is_served, read_sides, regressions
 
+    if imported := next((run for run in runs if is_served(run)), None):
+        if fail_under is not None or prompts:
+            raise UsageError(f"cannot judge {imported}: another tool measured it; leave out --fail-under and --prompts")
+        _compare_imported(runs, as_json)
+        return
     found = compared(read_sides(runs))
     undecided: Undecided | None = None
     slower: list[dict[str, Any]] = []
@@ -87,6 +93,18 @@ def compare(
             f"{comparison_row(row)} has {interval['value']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}] of A's "
             f"speed{' over AR' if over_ar else ''}, all of it below {fail_under:g}"
         )
+
+
+def _compare_imported(runs: list[str], as_json: bool) -> None:
+    """Compare imported results with each other or with runs, by what a client saw."""
+    from specbench.analysis import compare_served
+    from specbench.report import render_terminal, served_comparison
+
+    rows = compare_served(runs)
+    if as_json:
+        output.emit_json({"runs": runs, "rows": [row.written() for row in rows]})
+    else:
+        output.stdout().print(render_terminal(served_comparison(rows, runs)))
 
 
 def _judge_acceptance(targets: list[str], least: float, as_json: bool) -> None:

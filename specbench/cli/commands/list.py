@@ -37,7 +37,7 @@ def list_(
         list_models(as_json)
         return
     if kind == "families":
-        from specbench.cli.commands.list_families import list_families
+        from specbench.cli.list_families import list_families
 
         list_families(as_json)
         return

@@ -67,6 +67,7 @@ def report(
             "runs": [run.folder for run in found.runs],
             "sweeps": [sweep.path.name for sweep in found.sweeps],
             "profiles": [name for name, _ in found.profiles],
+            "imports": [each.path.name for each in found.imports],
         }
         output.emit_json({"report": str(page), **used, "skipped": skipped})
         return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show(
-    run: Path = options.folders("A folder that specbench run, sweep or profile wrote.", "RUN"),
+    run: Path = options.folders("A folder that specbench run, sweep, profile or import wrote.", "RUN"),
     requests: bool = typer.Option(False, "--requests", help="A line per request instead of the table."),
     request: str | None = typer.Option(
         None,
@@ -55,7 +55,7 @@ def show(
     from specbench.cli.commands.show_request import show_request, view
     from specbench.cli.commands.sweep import show_sweep, show_trainings
     from specbench.hardware import is_profile
-    from specbench.results import is_sweep
+    from specbench.results import is_import, is_sweep
     from specbench.sweeps import is_trainings
 
     seen = view(request, method, race, trajectory, number, out)
@@ -85,6 +85,9 @@ def show(
         return
     if is_profile(run):
         _show_profile(run, requests, as_json)
+        return
+    if is_import(run):
+        _show_import(run, requests, as_json)
         return
     read = read_run(run, traces=requests)
     if as_json:
@@ -123,6 +126,29 @@ def _show_profile(path: Path, requests: bool, as_json: bool) -> None:
         output.emit_json(profile.model_dump(mode="json"))
     else:
         output.stdout().print(render_terminal(profile_report(profile)))
+
+
+def _show_import(path: Path, requests: bool, as_json: bool) -> None:
+    from specbench.analysis import served_rows
+    from specbench.report import import_report, render_terminal
+    from specbench.results import read_import
+
+    found = read_import(path)
+    lines = [each.model_dump(mode="json") for some in found.requests.values() for each in some] if requests else []
+    if as_json:
+        rows = [row.model_dump(mode="json") for row in found.rows]
+        figures = [row.written() for row in served_rows(found)]
+        output.emit_json({"imported": rows, "rows": figures, **({"requests": lines} if requests else {})})
+    elif requests:
+        columns = ["row", "prompt", "state", "prompt_tokens", "output_tokens", "ttft_s", "decode_s", "latency_s"]
+        shown = [["–" if each[name] is None else _short(each[name]) for name in columns] for each in lines]
+        output.stdout().print(output.table(columns, shown))
+    else:
+        output.stdout().print(render_terminal(import_report(found)))
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)[:12]
 
 
 def _rows(read: ReadRun) -> list[list[str]]:

@@ -26,6 +26,7 @@ from specbench.report.document import (
     Words,
 )
 from specbench.report.gathering import Gathered, Skipped, cannot
+from specbench.report.imports.tables import import_section
 from specbench.report.page.best import best, tied_with_best
 from specbench.report.page.findings import in_short, pictured, races_of
 from specbench.report.page.pooled import pooled_blocks
@@ -72,8 +73,9 @@ def _each_alone(found: Gathered) -> Gathered:
         tuple(sweep for sweep in found.sweeps if shown(sweep.path.name, Gathered(sweeps=(sweep,)))),
         tuple(each for each in found.profiles if shown(each[0], Gathered(profiles=(each,)))),
         tuple(skipped),
+        tuple(each for each in found.imports if shown(each.path.name, Gathered(imports=(each,)))),
     )
-    if not (kept.runs or kept.sweeps or kept.profiles):
+    if not (kept.runs or kept.sweeps or kept.profiles or kept.imports):
         raise UsageError(f"cannot write a report: {'; '.join(f'{each.folder}: {each.why}' for each in skipped)}")
     return kept
 
@@ -90,6 +92,9 @@ def build(found: Gathered, *, claims: bool = False) -> Document:
         profiles = [profile_section(name, profile) for name, profile in found.profiles]
         sections += [Section("sweeps", "Sweeps", sections=sweeps)] if sweeps else []
         sections += [Section("profiles", "Profiles", sections=profiles)] if profiles else []
+    if found.imports:
+        imports = [import_section(each) for each in found.imports]
+        sections.append(Section("imports", "Measured by other tools", sections=imports))
     if claims:
         from specbench.report.claims.catalog import published_claims as catalog
         from specbench.report.claims.section import claims_section
@@ -97,6 +102,7 @@ def build(found: Gathered, *, claims: bool = False) -> Document:
         sections.append(claims_section(found, catalog()))
     sections += [environment_section(found), words_section()]
     counts = {"run": len(found.runs), "sweep": len(found.sweeps), "profile": len(found.profiles)}
+    counts["import"] = len(found.imports)
     under = ", ".join(f"{count} {name}{'s' if count != 1 else ''}" for name, count in counts.items() if count)
     return Document("specbench report", under, sections, list(races.values()))
 

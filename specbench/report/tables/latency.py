@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,13 @@ TIMES = {
 _LEVELS = ("p50", "p90", "p95", "p99")
 
 
-def percentile_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
-    """Percentiles of each method's TTFT, time per output token, inter-token latency and latency."""
+_INTERVALS = "95% intervals by a bootstrap over prompts, in summary.json and on the report's page"
+
+
+def percentile_table(
+    run_id: str, rows: Sequence[Any], named: Callable[[Any], str] = name, intervals: str = _INTERVALS
+) -> Table:
+    """Percentiles of each row's TTFT, time per output token, inter-token latency and latency."""
     columns = [METHOD, Column("time", "time", words=True), *(Column(level, level) for level in _LEVELS)]
     body = []
     for key, (title, times, digits) in TIMES.items():
@@ -37,8 +42,8 @@ def percentile_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
                 figures = [_estimate(getattr(found, level), times, digits) for level in _LEVELS]
                 body.append(
                     Row(
-                        [Cell(row.method, line=name(row)), Cell(title), *figures],
-                        run.id,
+                        [Cell(row.method, line=named(row)), Cell(title), *figures],
+                        run_id,
                         row.method,
                         strong=row.baseline,
                         key=f"{row.method} / {title}",
@@ -47,15 +52,14 @@ def percentile_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
     formula = (
         "TTFT and latency: prompt to first and to last token. TPOT: a request's seconds per token after the first. "
         "ITL: time between two arrivals; all tokens of a step arrive at once. Percentiles over requests, ITL's over "
-        "arrivals; 95% intervals by a bootstrap over prompts, in summary.json and on the report's page. p90 needs 10 "
-        "values, p95 20, p99 100."
+        f"arrivals; {intervals}. p90 needs 10 values, p95 20, p99 100."
     )
     return Table(
         "percentiles",
         "How long users wait: percentiles",
         columns,
         body,
-        Source([run.id], formula),
+        Source([run_id], formula),
         folded=True,
         short="wait",
     )

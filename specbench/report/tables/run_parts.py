@@ -43,7 +43,7 @@ def part_blocks(run: Any, rows: Sequence[MethodSummary]) -> Iterator[Block]:
     if any(row.ttft_speedup for row in every):
         yield end_to_end(run, rows)
     if any(row.ttft_s for row in rows) and run.config.load is None:  # not of several rates together
-        yield percentile_table(run, rows)
+        yield percentile_table(run.id, rows)
     if any(row.contexts for row in rows):
         yield context_table(run, [row for row in rows if row.contexts], "terminal")
     if any(row.session for row in rows):

@@ -9,10 +9,10 @@ from itertools import pairwise
 from specbench.backends import Backend, EngineCounters, Question, Several
 from specbench.common import EngineFault
 from specbench.results import RequestRecord
-from specbench.runner.arrivals import Due, OpenLoop, System
 from specbench.runner.external.answer import Answer
 from specbench.runner.loop import Clock
 from specbench.runner.record import Request
+from specbench.runner.setup.arrivals import Due, OpenLoop, System
 
 _LONGEST_WAIT_S = 1.0
 _SPIN_S = 0.0005  # the system's timers are late by up to this

@@ -15,11 +15,11 @@ from specbench.backends import Arrival, Backend, Question, Row, Served
 from specbench.common import EngineFault, UsageError, resident_bytes
 from specbench.engine import Sampling
 from specbench.results import EngineFacts, RequestRecord
-from specbench.runner.arrivals import OpenLoop
 from specbench.runner.external.answer import Answer
 from specbench.runner.external.crowd import Crowd
 from specbench.runner.loop import Clock
 from specbench.runner.record import Request
+from specbench.runner.setup.arrivals import OpenLoop
 from specbench.runner.stop import Output, StopRule
 
 

@@ -11,11 +11,11 @@ import torch
 from specbench.backends import IdleGuard, Row, Served
 from specbench.common import EngineFault, SpecbenchError, UsageError
 from specbench.results import ENGINES, EngineFacts, Engines, RequestRecord, RunFolder
-from specbench.runner.arrivals import OpenLoop
 from specbench.runner.external.external_row import ExternalRow
 from specbench.runner.prompts import Prepared
 from specbench.runner.record import Request
 from specbench.runner.session import Session
+from specbench.runner.setup.arrivals import OpenLoop
 from specbench.runner.setup.warm_up import warm_up_ids
 
 _WARM_UP_TOKENS = 24

@@ -1,0 +1,1 @@
+"""Figures of imported results, and their comparison with runs."""

@@ -1,0 +1,1 @@
+"""Tables of imported results, and of their comparison with runs."""

@@ -1,0 +1,1 @@
+"""Results that another tool measured: their schema, their folder, and a reader for each tool's files."""
