@@ -36,12 +36,12 @@ BUDGETS = {
     "heads": 1900,
     "hardware": 1725,  # counted experts
     "models": 3440,  # packed and quantised weights; arguments of templates; what a template can express
-    "planning": 1740,  # options of logit processors, grammar files; lengths of contexts
+    "planning": 1910,  # options of logit processors, grammar files; lengths of contexts; rates of arrivals
     "profiling": 1150,  # counted experts
     "quality": 850,
-    "report": 9980,  # acceptance, waiting times, lengths of prompts, users, checks of a run; imports
-    "results": 3680,  # acceptance, percentiles, figures by length; logit processors; files of three other tools
-    "runner": 4770,  # kept prefixes, grown prompts; biases and grammars
+    "report": 10150,  # acceptance, waiting times, lengths of prompts, users, checks of a run; imports; load
+    "results": 3770,  # acceptance, percentiles, figures by length; logit processors; files of three other tools; load
+    "runner": 5180,  # kept prefixes, grown prompts; biases and grammars; open-loop load, crowds of requests
     "sweeps": 2680,  # curves over the draft length
     "training": 6375,
 }
