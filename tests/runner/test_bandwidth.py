@@ -57,7 +57,9 @@ class World(run_task.Silent):
     def report(self) -> dict[str, Any]:
         return {}
 
-    def decode(self, method: Method, requests: Sequence[Request], number: int) -> Iterator[RequestRecord]:
+    def decode(
+        self, method: Method, requests: Sequence[Request], number: int, load: Any = None
+    ) -> Iterator[RequestRecord]:
         self.did.append(f"{number} {method.label}")
         self.busy = True
         yield from runner(self.toy).segment(method, requests, number)

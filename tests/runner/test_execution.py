@@ -53,7 +53,9 @@ class Session:
     def report(self) -> dict[str, Any]:
         return {"steps": STEPS, "products": PRODUCTS}
 
-    def decode(self, method: Method, requests: Sequence[Request], number: int) -> Iterator[RequestRecord]:
+    def decode(
+        self, method: Method, requests: Sequence[Request], number: int, load: Any = None
+    ) -> Iterator[RequestRecord]:
         for request in requests:
             self.done.append(f"{method.label} {request.prompt_id}")
             yield request_record(method.label, request).model_copy(update={"segment": number})

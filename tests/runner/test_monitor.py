@@ -44,7 +44,7 @@ class World:
     def report(self) -> dict[str, Any]:
         return {}
 
-    def decode(self, method: Method, requests: Sequence[Any], number: int) -> Iterator[RequestRecord]:
+    def decode(self, method: Method, requests: Sequence[Any], number: int, load: Any = None) -> Iterator[RequestRecord]:
         self.busy = True
         yield from runner(self.toy).segment(method, requests, number)
         self.busy = False
