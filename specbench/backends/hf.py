@@ -21,6 +21,8 @@ from specbench.results import EngineFacts, ServedWeights, acceptance_histogram
 
 _MEASURES = {"matches_per_step": "matches per forward with candidates, as update_candidate_strategy gets them"}
 
+_RUN = "run here: transformers 5.23.0"
+
 
 class Plain(EngineOptions):
     """Options of every mode."""
@@ -71,9 +73,9 @@ class Backend(protocol.Backend):
 
     title = "transformers generate"
     modes: ClassVar = {
-        PLAIN: Mode("plain", Plain),
-        "pld": Mode("prompt lookup", Lookup, measures=_MEASURES),
-        "assisted": Mode("a draft model", Assisted, measures=_MEASURES),
+        PLAIN: Mode("plain", Plain, tried=_RUN),
+        "pld": Mode("prompt lookup", Lookup, measures=_MEASURES, tried=_RUN),
+        "assisted": Mode("a draft model", Assisted, measures=_MEASURES, tried=_RUN),
     }
 
     _assistant: Any = None

@@ -61,18 +61,21 @@ _DRAFTS = TIMES | {
 }
 
 
-def _spec(help: str, options: type[ServerOptions]) -> Mode:
-    return Mode(help, options, measures=_DRAFTS)
+_RUN = "run here: llama.cpp of llama-cpp-python 0.3.36"
+
+
+def _spec(help: str, options: type[ServerOptions], tried: str = _RUN) -> Mode:
+    return Mode(help, options, measures=_DRAFTS, tried=tried)
 
 
 #: By the part of a row's name after the colon. common/speculative.cpp shows which n-gram modes keep state.
 MODES: Mapping[str, Mode] = {
-    PLAIN: Mode("plain decoding", ServerOptions, measures=TIMES),
+    PLAIN: Mode("plain decoding", ServerOptions, measures=TIMES, tried=_RUN),
     "ngram-simple": _spec("copies what followed the last n-gram earlier in the text", Lookup),
     "ngram-map-k": _spec("drafts from a table of n-grams", Lookup),
     "ngram-mod": _spec("drafts from a hash table that keeps earlier requests, and so also repeats", Mod),
     "ngram-cache": _spec("drafts from n-gram counts that keep earlier requests", ServerOptions),
-    "draft": _spec("drafts with a smaller model (draft-simple); untried", Draft),
+    "draft": _spec("drafts with a smaller model (draft-simple)", Draft, tried=""),
 }
 
 

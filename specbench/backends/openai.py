@@ -18,6 +18,8 @@ from specbench.backends.streaming import Server
 from specbench.common import EngineFault, keys, one_line, option
 from specbench.results import EngineFacts, ServedWeights
 
+_RECORDED = "recorded: a server of our tests"
+
 
 class OpenAIOptions(EngineOptions):
     """Options of both modes."""
@@ -33,8 +35,8 @@ class Backend(protocol.Backend):
 
     title = "OpenAI-compatible"
     modes: ClassVar = {
-        PLAIN: Mode("a server that you know to decode plainly", OpenAIOptions),
-        "spec": Mode("a server that you know to speculate", OpenAIOptions),
+        PLAIN: Mode("a server that you know to decode plainly", OpenAIOptions, tried=_RECORDED),
+        "spec": Mode("a server that you know to speculate", OpenAIOptions, tried=_RECORDED),
     }
     by_url = "has to be"
 

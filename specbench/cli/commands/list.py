@@ -144,6 +144,7 @@ def _engines(full: bool) -> list[dict[str, Any]]:
         {
             "row": f"{name}:{mode}",
             "here": _installed(backend, kind),
+            "tried": kind.tried or "untried",
             "what it does": kind.help,
             "engine": backend.title,
             "lossless": kind.lossless,
@@ -154,8 +155,14 @@ def _engines(full: bool) -> list[dict[str, Any]]:
         for mode, kind in backend.modes.items()
     ]
     # The table has no space for more, and a version with a build name is long.
+    short = [dict(list(row.items())[:4]) for row in rows]
     return (
-        rows if full else [{**dict(list(row.items())[:3]), "here": str(row["here"]).partition(" ")[0]} for row in rows]
+        rows
+        if full
+        else [
+            {**row, "here": str(row["here"]).partition(" ")[0], "tried": str(row["tried"]).partition(":")[0]}
+            for row in short
+        ]
     )
 
 
