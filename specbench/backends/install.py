@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from specbench.backends.vllm_program import Program
+from specbench.backends.workers.program import Program
 from specbench.common import EngineFault, EnvironmentRefused, SpecbenchError, cache_folder, one_line
 
 VLLM, TORCH = "0.32.0", "2.13.0"
@@ -35,7 +35,7 @@ def install_vllm(folder: Path, python: str, say: Callable[[str], None]) -> None:
     """Create an environment with vLLM: the official build if there is a CUDA device, else the repack for CPUs."""
     inside = folder / "bin" / "python"
     try:
-        there = Program(str(inside), "vllm:ar")
+        there = Program("vllm", str(inside), "vllm:ar")
     except EngineFault:
         there = None
     if there is not None and there.version == VLLM:

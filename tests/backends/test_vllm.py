@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +15,9 @@ from support.engines import VERSION, environment, follows
 from support.wording import wording
 
 from specbench.backends import vllm
-from specbench.backends.protocol import Question, Served
+from specbench.backends.protocol import Question, Served, Several
 from specbench.backends.vllm_options import MODES, speculation
-from specbench.backends.vllm_program import Program, made_here
+from specbench.backends.workers.program import Program, made_here
 from specbench.common.child import pause, resume
 from specbench.common.errors import EngineFault
 from specbench.common.options import parse_options
@@ -40,11 +40,13 @@ def make(python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     weights = ServedWeights(format="hf", sha256="0" * 64, fingerprint="f" * 64, verified=True)
     monkeypatch.setattr(vllm, "weights_of", lambda served, kind: (tmp_path, weights))
 
-    def backend(wrong: str = "", mode: str = "ar", timeout: float = 20, **raw: Any) -> vllm.Backend:
+    def backend(wrong: str = "", mode: str = "ar", timeout: float = 20, together: int = 1, **raw: Any) -> vllm.Backend:
         monkeypatch.setenv("FAKE_VLLM", wrong)
-        model: Any = SimpleNamespace(model=SimpleNamespace(device=SimpleNamespace(type="cpu")), pad_id=0)
+        model: Any = SimpleNamespace(
+            model=SimpleNamespace(device=SimpleNamespace(type="cpu")), pad_id=0, vocab_size=1000
+        )
         own = options(mode, python=python, timeout=timeout, **raw)
-        made.append(vllm.Backend(mode, own, Served(f"vllm:{mode}", model, "float32", 2, 256)))
+        made.append(vllm.Backend(mode, own, Served(f"vllm:{mode}", model, "float32", 2, 256, together=together)))
         return made[-1]
 
     yield backend
@@ -136,14 +138,101 @@ def test_what_does_not_start_says_why(make: Make, wrong: str) -> None:
     ],
 )
 def test_what_goes_wrong_in_the_middle_is_one_sentence_and_leaves_no_process(make: Make, wrong: str) -> None:
-    backend = make(wrong)
+    backend = make(wrong, timeout=1)
     backend.start()
     (pid,) = backend.processes()
-    backend.options = backend.options.model_copy(update={"timeout": 0.7})
     arrivals = backend.ask(Question([1, 2], 20, NEVER))
     assert [list(next(arrivals).ids) for _ in range(3)] == [[3], [4], [5]]
     with pytest.raises(EngineFault, check=wording) as fault:
         next(arrivals)
+    assert "\n" not in str(fault.value)
+    backend.close()
+    assert not psutil.pid_exists(pid)
+
+
+def gathered(several: Several, asked: Mapping[int, int], until: int = 0) -> dict[int, list[list[int]]]:
+    """Poll until so many of the requests have not ended; return the ids of each arrival."""
+    arrived: dict[int, list[list[int]]] = {number: [] for number in asked}
+    running = set(asked)
+    while len(running) > until:
+        for number, arrival in several.poll(20):
+            if arrival is None:
+                running.remove(number)
+            else:
+                arrived[number].append(list(arrival.ids))
+    return arrived
+
+
+@pytest.mark.parametrize("wrong", ["", "an older version"])
+def test_several_requests_each_get_their_tokens(make: Make, wrong: str) -> None:
+    backend = make(wrong, mode="ngram", together=2, num_speculative_tokens=4)
+    backend.start()
+    several = backend.several()
+    asked = {several.submit(Question([3, last], 10, NEVER)): last for last in (0, 10, 20)}
+    arrived = gathered(several, asked)
+    for number, last in asked.items():
+        assert [token for ids in arrived[number] for token in ids] == follows(last, 10)
+        counters = several.counters(number)
+        known = (12, 6, [0, 0, 3]) if not wrong else (None, None, None)
+        assert (counters.draft_tokens, counters.accepted_tokens, counters.histogram) == known
+        assert "forwards_by_counters" not in counters.own
+    assert answer(backend, 0, 10) == [[1], [2, 3, 4], [5, 6, 7], [8, 9, 10]]
+    assert backend.counters().draft_tokens == 12, "one after another, vLLM's sums are those of the request"
+
+
+def test_a_request_that_is_given_up_leaves_the_others(make: Make) -> None:
+    backend = make(mode="ngram", together=3, num_speculative_tokens=4)
+    backend.start()
+    several = backend.several()
+    endless = several.submit(Question([1, 2], 100_000, NEVER))
+    seen: list[list[int]] = []
+    while len(seen) < 3:
+        seen += [list(arrival.ids) for _, arrival in several.poll(20) if arrival is not None]
+    several.give_up(endless)
+    counters = several.counters(endless)
+    assert (counters.draft_tokens, counters.accepted_tokens, counters.histogram) == (8, 4, [0, 0, 2])
+    number = several.submit(Question([1, 2], 7, NEVER))
+    assert gathered(several, {number: 2})[number] == [[3], [4, 5, 6], [7, 8, 9]]
+    several.submit(Question([1, 2], 100_000, NEVER))
+    several.close()
+    assert several.poll(0.05) == ()
+    assert answer(backend, 6, 3) == [[7], [8, 9]]
+
+
+def test_a_long_queue_of_prompts_waits_for_no_engine(make: Make) -> None:
+    backend = make(together=2)
+    backend.start()
+    several = backend.several()
+    (pid,) = backend.processes()
+    pause([pid])
+    asked = {several.submit(Question([5] * 4000, 2, NEVER)): 5 for _ in range(40)}
+    resume([pid])
+    arrived = gathered(several, asked)
+    assert all(arrived[number] == [[6], [7]] for number in asked)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "dies in the middle",
+        "raises in the middle",
+        "stalls",
+        "garbage",
+        "no tokens",
+        "an unknown request",
+        "an unknown end",
+        "outside the vocabulary",
+        "ends without tokens",
+    ],
+)
+def test_faults_with_several_requests_leave_no_process(make: Make, wrong: str) -> None:
+    backend = make(wrong, timeout=1, together=2)
+    backend.start()
+    (pid,) = backend.processes()
+    several = backend.several()
+    asked = {several.submit(Question([1, 2], 20, NEVER)): 2 for _ in range(3)}
+    with pytest.raises(EngineFault, check=wording) as fault:
+        gathered(several, asked)
     assert "\n" not in str(fault.value)
     backend.close()
     assert not psutil.pid_exists(pid)
@@ -187,7 +276,7 @@ def test_an_environment_that_is_not_there_or_has_no_vllm(tmp_path: Path, monkeyp
         vllm.Backend.version(plain.model_copy(update={"python": "/no/python"}))
     made = environment(tmp_path / "specbench" / "engines" / "vllm", "vllm")
     assert vllm.Backend.version(plain) == VERSION
-    assert Program("", "vllm:ar").package == "", "that of its makers"
+    assert Program("vllm", "", "vllm:ar").package == "", "that of its makers"
     (gone,) = made.parent.parent.glob("lib/*/site-packages/*.dist-info")
     (gone / "METADATA").unlink()
     gone.rmdir()
@@ -210,7 +299,7 @@ def test_what_a_mode_makes_of_its_options(tmp_path: Path, monkeypatch: pytest.Mo
     assert made("eagle3", model="org/head")["model"] == "org/head"
 
 
-INSTALLED = made_here()
+INSTALLED = made_here("vllm")
 HAVE = INSTALLED is not None and (INSTALLED / "bin" / "python").exists()
 needs_vllm = pytest.mark.skipif(not HAVE, reason="vLLM's environment is not installed; make engines makes it")
 
