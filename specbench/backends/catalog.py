@@ -9,7 +9,7 @@ from specbench.backends.protocol import Backend, Mode
 from specbench.common import unknown_name
 
 #: Name -> module of this package with a class ``Backend``.
-_MODULES = {"hf": "hf", "llama.cpp": "llama_cpp", "openai": "openai", "vllm": "vllm"}
+_MODULES = {"hf": "hf", "llama.cpp": "llama_cpp", "openai": "openai", "openvino": "openvino", "vllm": "vllm"}
 
 
 def is_row(name: str) -> bool:

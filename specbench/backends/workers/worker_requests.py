@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, pairwise, takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from specbench.backends import protocol
@@ -31,21 +32,27 @@ class WorkerBackend(protocol.Backend):
         self._counters = EngineCounters()
 
     def _launch(
-        self, python: str, file: str, outside: Mapping[str, str], inside: Mapping[str, str], engine: Mapping[str, Any]
+        self,
+        python: str,
+        file: str,
+        outside: Mapping[str, str],
+        removed: Sequence[str],
+        engine: Mapping[str, Any],
+        inside: Mapping[str, str] = MappingProxyType({}),
     ) -> Mapping[str, Any]:
         """Start the worker, send it a first request, and return the versions that it reports.
 
         Args:
             file: name of the engine's file in this package.
             outside: environment variables of the process.
-            inside: environment variables that it sets itself, after it has removed all that begin like them.
+            removed: beginnings of environment variables that it removes.
             engine: the engine's settings.
+            inside: environment variables that it then sets itself.
         """
         # Isolated (-I): without our PYTHONPATH, and without the worker's folder, whose modules have names of packages.
         command = [python, "-I", str(_WORKER), str(_WORKER.with_name(file))]
         self._child = Child(command, environment=outside, pipes=True)
-        removed = sorted({name.partition("_")[0] + "_" for name in inside})
-        self._child.send(removed=removed, environment=inside, engine=engine)
+        self._child.send(removed=list(removed), environment=dict(inside), engine=dict(engine))
         self._requests = Requests(self._child, self.options.timeout, self.served.model.vocab_size)
         ready = self._requests.started(self.options.start_timeout)
         for _ in self.ask(Question([self.served.model.pad_id], 1, frozenset())):
