@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from specbench.backends.protocol import PLAIN, EngineOptions, Mode
+from specbench.backends.weights import drafter
 from specbench.backends.workers.program import Program
 from specbench.backends.workers.worker_requests import PIPE, WorkerBackend
 from specbench.common import EngineFault, SpecbenchError, keys, one_line, option, parse_json
@@ -118,13 +119,7 @@ class Backend(WorkerBackend):
             return ""
         if not self.options.model:
             raise EngineFault(f"it needs a draft model; give --set {self.served.label}.model=NAME")
-        from specbench.models import load
-
-        try:
-            drafter = load(self.options.model, dtype=self.served.dtype)
-        except SpecbenchError as error:
-            raise EngineFault(f"its draft model cannot be loaded: {error}") from error
-        return str(converted(drafter, self.served.dtype, program)[0])
+        return str(converted(drafter(self.options.model, self.served), self.served.dtype, program)[0])
 
 
 def converted(model: LoadedModel, dtype: str, program: Program) -> tuple[Path, ServedWeights]:

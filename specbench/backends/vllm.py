@@ -10,12 +10,14 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, Question, Served
 from specbench.backends.vllm_options import MODES, Drafter, further, speculation
 from specbench.backends.vllm_server import VllmServer
-from specbench.backends.weights import weights_of
+from specbench.backends.weights import drafter, weights_of
 from specbench.backends.workers.program import Program
 from specbench.backends.workers.worker_requests import WorkerBackend
 from specbench.common import EngineFault
@@ -54,7 +56,11 @@ class Backend(WorkerBackend):
         if self.served.url is not None:
             self._server = VllmServer(self.mode, self.options, self.served)
             return self._server.connect()
-        if isinstance(self.options, Drafter) and not self.options.model:
+        if (
+            isinstance(self.options, Drafter)
+            and not self.options.model
+            and getattr(self.options, "method", "") != "mtp"
+        ):
             raise EngineFault(f"it needs a drafter; give --set {self.served.label}.model=PATH")
         program = Program("vllm", self.options.python, self.served.label)
         folder, weights = weights_of(self.served, "hf")
@@ -104,9 +110,16 @@ class Backend(WorkerBackend):
             "disable_log_stats": False,  # needed for its counters
             "seed": 0,
             **({} if cpu else {"async_scheduling": False}),  # one step at a time, as on a CPU
-            **({} if self.mode == PLAIN else {"speculative_config": speculation(self.mode, self.options)}),
+            **({} if self.mode == PLAIN else {"speculative_config": self._speculation()}),
             **further(self.options),
         }
+
+    def _speculation(self) -> dict[str, Any] | None:
+        found = speculation(self.mode, self.options, self.served.model)
+        if found and found["method"] == "draft_model" and not Path(found["model"]).is_dir():
+            model = drafter(found["model"], self.served)
+            found["model"] = str(weights_of(replace(self.served, model=model), "hf")[0])
+        return found
 
 
 def _shown(engine: Mapping[str, Any], outside: Mapping[str, str]) -> list[str]:

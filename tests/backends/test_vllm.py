@@ -11,15 +11,19 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from support.engines import VERSION, environment, follows
 from support.wording import wording
 
+import specbench
 from specbench.backends import vllm
-from specbench.backends.protocol import Question, Served, Several
+from specbench.backends.protocol import EngineCounters, Question, Served, Several
 from specbench.backends.vllm_options import MODES, speculation
 from specbench.backends.workers.program import Program, made_here
+from specbench.backends.workers.vllm_heads import head_for_vllm
 from specbench.common.child import pause, resume
-from specbench.common.errors import EngineFault
+from specbench.common.errors import EngineFault, UsageError
 from specbench.common.options import parse_options
 from specbench.results.engine_facts import ServedWeights
 
@@ -286,22 +290,77 @@ def test_an_environment_that_is_not_there_or_has_no_vllm(tmp_path: Path, monkeyp
 
 def test_what_a_mode_makes_of_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def made(mode: str, **raw: Any) -> Any:
-        return speculation(mode, options(mode, **raw))
+        return speculation(mode, options(mode, **raw), SimpleNamespace())  # type: ignore[arg-type]
 
     assert made("ar") is None
     lookup = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 5, "prompt_lookup_min": 5}
     assert made("ngram") == lookup
     assert made("ngram", prompt_lookup_max=3) == {**lookup, "prompt_lookup_max": 3, "prompt_lookup_min": 3}
     assert made("mtp") == {"method": "mtp", "num_speculative_tokens": 1}
-    (tmp_path / "head").mkdir()
+    (tmp_path / "head" / "inner").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert made("eagle3", model="head")["model"] == str(tmp_path / "head")
+    assert made("eagle3", model="head::inner")["model"] == str(tmp_path / "head" / "inner")
     assert made("eagle3", model="org/head")["model"] == "org/head"
+    at_random = {"method": "mtp", "num_speculative_tokens": 5, "rejection_sample_method": "synthetic"}
+    assert made("synthetic", method="mtp") == {**at_random, "synthetic_acceptance_length": 2.0}
+    both = made("synthetic", method="eagle3", model="head", num_speculative_tokens=2, acceptance_rates="0.8,0.5")
+    assert (both["method"], both["synthetic_acceptance_rates"]) == ("eagle3", [0.8, 0.5])
+    assert "synthetic_acceptance_length" not in both
+    with pytest.raises(UsageError):
+        options("synthetic", acceptance_rates="0.5,0.8")
+    assert not MODES["synthetic"].lossless
+
+
+def head(folder: Path, **config: Any) -> str:
+    """A head's folder with two tensors."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = {"token_map": torch.arange(3), "blocks.0.layers.0.weight": torch.ones(2, 2)}
+    save_file(tensors, folder / "model.safetensors")
+    return str(folder)
+
+
+def test_a_head_in_another_layout_is_written_for_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    lm_head = torch.arange(12.0).reshape(6, 2)
+    model: Any = SimpleNamespace(
+        spec=SimpleNamespace(fingerprint="f"),
+        model=SimpleNamespace(get_output_embeddings=lambda: SimpleNamespace(weight=lm_head)),
+    )
+    causal = head(tmp_path / "a", dflash_config={"mask_token_id": 5, "causal_head": True})
+    found = Path(head_for_vllm("dflash", causal, model))
+    assert json.loads((found / "config.json").read_text())["dflash_config"]["causal"] is True
+    assert load_file(found / "model.safetensors").keys() == load_file(Path(causal) / "model.safetensors").keys()
+    noncausal = head(tmp_path / "b", dflash_config={"mask_token_id": 5})
+    assert head_for_vllm("dflash", noncausal, model) == noncausal
+    medusa = head(tmp_path / "c", vocab_size=6, truncated_vocab_size=3, original_lm_head=True)
+    found = Path(head_for_vllm("medusa", medusa, model))
+    assert json.loads((found / "config.json").read_text())["truncated_vocab_size"] == 6
+    tensors = load_file(found / "model.safetensors")
+    assert tensors.keys() == {"blocks.0.layers.0.weight", "lm_heads.0.weight"}
+    assert torch.equal(tensors["lm_heads.0.weight"], lm_head)
+    assert head_for_vllm("medusa", medusa, model) == str(found), "written once"
 
 
 INSTALLED = made_here("vllm")
 HAVE = INSTALLED is not None and (INSTALLED / "bin" / "python").exists()
 needs_vllm = pytest.mark.skipif(not HAVE, reason="vLLM's environment is not installed; make engines makes it")
+
+
+HEADS = Path(specbench.__file__ or "").parent / "methods"
+TRIED: dict[str, dict[str, Any]] = {
+    "ar": {},
+    "ngram": {},
+    "draft_model": {"model": "smollm2-135m", "num_speculative_tokens": 3},
+    "eagle3": {"model": str(HEADS / "eagle3/heads/smollm2-135m"), "num_speculative_tokens": 4},
+    "dflash": {"model": str(HEADS / "jetspec/heads/smollm2-135m"), "num_speculative_tokens": 7},
+    "medusa": {"model": str(HEADS / "medusa/heads/smollm2-135m")},
+}
+
+
+def test_the_modes_said_to_have_run_are_those_of_the_test() -> None:
+    assert {mode for mode, kind in MODES.items() if kind.tried} == TRIED.keys()
 
 
 @pytest.mark.slow
@@ -313,21 +372,38 @@ def test_vllm_itself_gives_our_ids_and_counts_our_forwards() -> None:
 
     loaded = load("smollm2-135m")
     # It goes on as it began, so that five tokens in a row were there before, which is what vLLM looks for.
-    prompt = loaded.tokenizer("one two three four five six seven eight nine ten. " * 4)["input_ids"]
+    texts = ("one two three four five six seven eight nine ten. " * 4, "def add(a, b):\n    return a + b\n\ndef sub(")
+    prompts = [loaded.tokenizer(text)["input_ids"] for text in texts]
     rule = StopRule(loaded.stop_ids, (), 48, loaded.decode)
     with Session(loaded, plan_methods(["ar"], []), capacity=256) as session:
-        (record,) = session.decode(session.methods[0], [Request("p", 0, prompt, rule)])
-    for mode in ("ar", "ngram"):
-        how = options(mode, enforce_eager=True, timeout=600)
-        backend = vllm.Backend(mode, how, Served(f"vllm:{mode}", loaded, "float32", 2, 256))
+        ours = [
+            record.output_ids
+            for ids in prompts
+            for record in session.decode(session.methods[0], [Request("p", 0, ids, rule)])
+        ]
+    for mode, raw in TRIED.items():
+        how = options(mode, enforce_eager=True, timeout=600, **raw)
+        backend = vllm.Backend(mode, how, Served(f"vllm:{mode}", loaded, "float32", 2, 256, together=2))
         try:
-            facts = backend.start()
-            arrivals = list(backend.ask(Question(prompt, 48, loaded.stop_ids)))
-            counters = backend.counters()
+            backend.start()
+            alone: list[EngineCounters] = []
+            for ids in prompts:
+                arrivals = list(backend.ask(Question(ids, 48, loaded.stop_ids)))
+                assert [token for arrival in arrivals for token in arrival.ids] == ours[len(alone)], mode
+                alone.append(backend.counters())
+                if mode != "ar":
+                    assert alone[-1].own["forwards_by_counters"] == len(arrivals) - 1
+            several = backend.several()
+            asked = {several.submit(Question(ids, 48, loaded.stop_ids)): 0 for ids in prompts}
+            arrived = gathered(several, asked)
+            assert [[token for ids in arrived[number] for token in ids] for number in asked] == ours, mode
+            together = [several.counters(number) for number in asked]
         finally:
             backend.close()
-        ids = [token for arrival in arrivals for token in arrival.ids]
-        assert ids == record.output_ids, f"{mode} of vLLM {facts.version}"
-        if mode == "ngram":
-            assert counters.accepted_tokens
-            assert counters.own["forwards_by_counters"] == len(arrivals) - 1
+        if mode != "ar":
+            assert alone[0].accepted_tokens
+            counted = [
+                [(each.draft_tokens, each.accepted_tokens, each.histogram) for each in these]
+                for these in (alone, together)
+            ]
+            assert counted[0] == counted[1], "sums of all requests, and each request's own"
