@@ -1,4 +1,4 @@
-"""Worker process of an engine: it reads requests from stdin and writes answers to stdout, one JSON object per line.
+"""Run an engine: read requests from stdin and write answers to stdout, one JSON object per line.
 
     PYTHON -I worker.py ENGINE_FILE
 
