@@ -37,7 +37,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 	@echo "set up; call it as $(BIN)/specbench, or after: source $(BIN)/activate"
 
-engines: $(READY)  ## make vLLM's environment and llama.cpp's server in your cache, once, for their rows: 4 GB, 20 minutes
+engines: $(READY)  ## make vLLM's and OpenVINO's environments and llama.cpp's server in your cache, once: 7 GB, 30 minutes
 	$(BIN)/python -m specbench.backends.install
 
 demo: $(READY)  ## four decoders on HumanEval with a real model: two minutes on two cores, no GPU

@@ -23,8 +23,9 @@ from support.runs import made_up_trajectories
 
 from specbench.analysis.model_quality import Metric, Quality, TaskQuality, compare_quality, read_quality
 from specbench.analysis.read import read_config as run_config
-from specbench.backends import completions, streaming, vllm
+from specbench.backends import completions, streaming
 from specbench.backends.protocol import Question
+from specbench.backends.workers.worker_requests import Requests
 from specbench.cli.commands import new_method
 from specbench.common import Options, UsageError, option, registry
 from specbench.common.child import Child
@@ -255,20 +256,22 @@ def completion(path: Path) -> None:
 def steps(path: Path) -> None:
     """Takes what a worker of another engine wrote, which is the file."""
     with path.open("rb") as written:
-        replies, taken = Child.__new__(Child), vllm._Steps()
-        vars(replies).update(process=SimpleNamespace(stdout=written), _longest=1 << 20, _rest=b"", _read_ns=0)
-        vars(replies)["died"] = lambda: EngineFault("it has ended")
+        child = Child.__new__(Child)
+        vars(child).update(process=SimpleNamespace(stdout=written, stdin=None), _longest=1 << 20, _read_ns=0)
+        vars(child).update(_rest=b"", _unsent=b"", send=lambda **line: None, died=lambda: EngineFault("it has ended"))
+        requests = Requests(child, 5, 100)
+        number = requests.submit(Question([1, 2], 5, frozenset()))
         try:
-            while "end" not in (result := replies.next(5, "decode"))[1]:
-                taken.take(*result)
-            taken.counters(result[1])
+            while requests.busy:
+                requests.poll(5)
+            requests.counters(number)
         except EngineFault as error:
             raise UsageError(str(error)) from None
 
 
 EVENTS = [{"choices": [{"index": 0, "text": "d", "token_ids": [3], "prompt_token_ids": [1, 2], "finish_reason": None}]},
           {"choices": [{"index": 0, "text": "e", "token_ids": [4], "finish_reason": "length"}]}]  # fmt: skip
-STEPS = [{"ids": [3], "ns": 1}, {"ids": [4, 5], "ns": 2},
+STEPS = [{"steps": [[1, [3], 0]], "ns": 1}, {"steps": [[1, [4, 5], 5]], "ns": 2},
          {"end": 1, "counters": {"decode_steps": 1, "drafts": 1, "draft_tokens": 5, "accepted_tokens": 1}}]  # fmt: skip
 COMPLETION = {"id": "x", "choices": [{"index": 0, "message": {"role": "assistant", "content": "[[7]]"}}], "usage": {}}
 CONVERSATIONS = [

@@ -27,15 +27,15 @@ LAPTOP = ["analysis", "common", "decoding", "evals", "hardware", "planning", "re
 #: Lines of each room. What adds a capability may raise a budget, and says why in its commit.
 BUDGETS = {
     "analysis": 5990,  # acceptance and the definitions of six tools; percentiles, lengths, checks; imports; load
-    "backends": 3640,  # many requests at once over HTTP; SGLang, TensorRT-LLM, LMDeploy; all modes of llama.cpp
+    "backends": 4600,  # many requests at once over HTTP; SGLang, TensorRT-LLM, LMDeploy; all modes of llama.cpp
     "cli": 3365,  # check-run, acceptance curves, options of logit processors; imports; what an engine's mode is
-    "common": 3070,  # a data file of one object
+    "common": 3085,  # a data file of one object; lines to a child that does not read
     "decoding": 1950,
     "engine": 11170,  # attention with sinks, caps and chunks; recurrent layers; logit processors and grammars
     "evals": 5250,  # recorded conversations
     "heads": 1900,
     "hardware": 1725,  # counted experts
-    "models": 3440,  # packed and quantised weights; arguments of templates; what a template can express
+    "models": 3455,  # packed and quantised weights; arguments of templates; what a template can express
     "planning": 1910,  # options of logit processors, grammar files; lengths of contexts; rates of arrivals
     "profiling": 1150,  # counted experts
     "quality": 850,

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from specbench.backends.catalog import engines as engines
     from specbench.backends.catalog import is_row as is_row
     from specbench.backends.idle_guard import IdleGuard as IdleGuard
+    from specbench.backends.openvino import export_openvino as export_openvino
     from specbench.backends.protocol import Arrival as Arrival
     from specbench.backends.protocol import Backend as Backend
     from specbench.backends.protocol import EngineCounters as EngineCounters

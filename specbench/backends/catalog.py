@@ -11,7 +11,7 @@ from specbench.common import unknown_name
 #: Name -> module of this package with a class ``Backend``.
 _MODULES = {
     "hf": "hf", "llama.cpp": "llama.llama_cpp", "lmdeploy": "servers.lmdeploy", "openai": "openai",
-    "sglang": "servers.sglang", "tensorrt-llm": "servers.tensorrt_llm", "vllm": "vllm",
+    "openvino": "openvino",     "sglang": "servers.sglang", "tensorrt-llm": "servers.tensorrt_llm", "vllm": "vllm",
 }  # fmt: skip
 
 

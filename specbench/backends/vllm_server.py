@@ -13,7 +13,7 @@ from specbench.backends.http_several import HttpSeveral
 from specbench.backends.openai import version_of
 from specbench.backends.protocol import Arrival, EngineCounters, EngineOptions, Question, Served
 from specbench.backends.streaming import Server
-from specbench.common import EngineFault
+from specbench.common import EngineFault, one_line
 from specbench.results import EngineFacts, ServedWeights
 
 _SPECULATION = "vllm:spec_decode_num_"
@@ -68,8 +68,8 @@ class VllmServer:
         return self._completions.ask(question)
 
     def several(self) -> HttpSeveral:
-        """Requests that the server answers at the same time; its counters cannot be divided among them."""
-        return HttpSeveral(self._server, partial(Completion, self._completions))
+        """Requests that the server answers at the same time, each with its own counters if the server sends them."""
+        return HttpSeveral(self._server, partial(_Counted, self._completions))
 
     def counters(self) -> EngineCounters:
         """Return the counters of the last request, or empty ones if other requests are included.
@@ -120,3 +120,33 @@ class VllmServer:
                     return {}
                 found[_COUNTERS[name]] = found.get(_COUNTERS[name], 0.0) + value
         return found
+
+
+class _Counted(Completion):
+    """An answer with the counters of its request alone, in the event after its end.
+
+    vLLM sends them if it was started with ``--per-request-spec-decode-metrics summary``. Each event is a forward.
+    """
+
+    _metrics: Any = None
+
+    def _request(self) -> dict[str, Any]:
+        return {**super()._request(), "stream_options": {"include_usage": True}}
+
+    def take(self, at_ns: int, event: Any) -> Iterator[Arrival]:
+        yield from super().take(at_ns, event)
+        self.finished = isinstance(event, dict) and not event.get("choices") and event.get("usage") is not None
+        if self.finished and isinstance(metrics := event.get("metrics"), dict):
+            self._metrics = metrics.get("speculative_decoding")
+
+    def counters(self) -> EngineCounters:
+        forwards, found = max(0, self.arrivals - 1), self._metrics
+        if not isinstance(found, dict):
+            return EngineCounters(forwards)
+        drafted, accepted, histogram = (
+            found.get(name) for name in ("num_draft_tokens", "num_accepted_draft_tokens", "acceptance_histogram")
+        )
+        counts = histogram if isinstance(histogram, list) else [None]
+        if any(type(each) is not int or each < 0 for each in (drafted, accepted, *counts)):
+            raise EngineFault(f"its counters of a request are invalid: {one_line(str(found), 80)}")
+        return EngineCounters(forwards, drafted, accepted, histogram)

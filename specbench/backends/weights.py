@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from specbench.backends.protocol import Served
 from specbench.common import EngineFault, SpecbenchError
 from specbench.results import ServedWeights
+
+if TYPE_CHECKING:
+    from specbench.models import LoadedModel
 
 
 def weights_of(served: Served, kind: Literal["gguf", "hf"]) -> tuple[Path, ServedWeights]:
@@ -19,3 +22,13 @@ def weights_of(served: Served, kind: Literal["gguf", "hf"]) -> tuple[Path, Serve
     except SpecbenchError as error:
         raise EngineFault(f"its weights cannot be exported: {error}") from error
     return found.path, ServedWeights(format=kind, sha256=found.sha256, fingerprint=found.fingerprint, verified=True)
+
+
+def drafter(name: str, served: Served) -> LoadedModel:
+    """Load a draft model, a value of ``--model``, in a row's precision."""
+    from specbench.models import load
+
+    try:
+        return load(name, dtype=served.dtype, device="cpu")
+    except SpecbenchError as error:
+        raise EngineFault(f"its draft model cannot be loaded: {error}") from error

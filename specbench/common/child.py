@@ -72,7 +72,7 @@ class Child:
     ) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  open as long as it
         self._mark = secrets.token_hex(16)
-        self._longest, self._rest, self._read_ns = longest, b"", 0
+        self._longest, self._rest, self._unsent, self._read_ns = longest, b"", b"", 0
         ours = os.getpid()
 
         def start() -> subprocess.Popen[bytes]:
@@ -92,6 +92,8 @@ class Child:
             self._log.close()
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise EngineFault(f"{command[0]} cannot be started ({why})") from error
+        if self.process.stdin is not None:
+            os.set_blocking(self.process.stdin.fileno(), False)
 
     @property
     def pid(self) -> int:
@@ -104,19 +106,27 @@ class Child:
         return self.process.poll() is None
 
     def send(self, **line: Any) -> None:
-        """Write a line of JSON."""
+        """Write a line of JSON without waiting; :meth:`next` writes what does not fit into the pipe."""
+        self._unsent += json.dumps(line).encode() + b"\n"
+        self._write()
+
+    def _write(self) -> None:
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps(line).encode() + b"\n")
-            self.process.stdin.flush()
+            self._unsent = self._unsent[os.write(self.process.stdin.fileno(), self._unsent) :]
+        except BlockingIOError:
+            pass
         except OSError:
             raise self.died() from None
+
+    def _pending(self) -> list[int]:
+        return [self.process.stdin.fileno()] if self._unsent and self.process.stdin is not None else []
 
     def next(self, within_s: float, doing: str) -> tuple[int, dict[str, Any]]:
         """Return the next line and the ``time.perf_counter_ns`` at which its last byte arrived.
 
         Raises:
-            Stalled: no line arrived in time.
+            Stalled: no line arrived in time; a part of one that did is kept for the next call.
             Ended: the process has ended.
             EngineFault: the line is too long or not a JSON object.
         """
@@ -127,8 +137,14 @@ class Child:
         while b"\n" not in blocks[-1]:
             if size > self._longest:
                 raise EngineFault(f"its worker wrote a line of more than {self._longest >> 20} MiB")
-            left = until - time.monotonic()
-            if left <= 0 or not select.select([out], [], [], left)[0]:
+            left = max(0.0, until - time.monotonic())
+            arrived, fits, _ = select.select([out], self._pending(), [], left)
+            if fits:
+                self._write()
+                if not arrived:
+                    continue
+            if not arrived:
+                self._rest = b"".join(blocks)
                 raise Stalled(f"it stalled: no reply for {within_s:g} s while it had to {doing}")
             block = os.read(out, _PIECE)
             self._read_ns = time.perf_counter_ns()

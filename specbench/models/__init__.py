@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from specbench.models.adapters import fingerprints as fingerprints
     from specbench.models.config_shape import configured_shape as configured_shape
     from specbench.models.export.copies import exported as exported
+    from specbench.models.export.copies import kept as kept
+    from specbench.models.export.exported import Exported as Exported
+    from specbench.models.export.exported import drafted as drafted
     from specbench.models.export.gguf_file import export_gguf as export_gguf
     from specbench.models.export.hf_folder import export_hf as export_hf
     from specbench.models.loaded_model import LoadedModel as LoadedModel

@@ -58,6 +58,7 @@ def _archive(folder: Path) -> None:
 
 def test_what_is_there_in_the_wanted_version_is_left_alone(engines: Path, capsys: pytest.CaptureFixture[str]) -> None:
     environment(engines / "vllm")
+    environment(engines / "openvino", "openvino-genai", install.OPENVINO)
     (engines / "llama.cpp").mkdir()
     (engines / "llama.cpp" / "llama-server").write_text("one of the user's own")
     assert install.main([]) == 0
@@ -80,6 +81,15 @@ def test_vllm_is_its_makers_where_there_is_cuda(
     assert asked == ["torch==2.13.0", f"{package}==0.32.0"]
     assert any("torchvision" in command for command in runs.commands) is not cuda
     assert runs.commands[-1][-1] == "import vllm"
+
+
+def test_openvino_gets_the_converters(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs()
+    monkeypatch.setattr(install.subprocess, "run", runs)
+    assert install.main(["openvino"]) == 0
+    asked = [command[command.index("--quiet") + 1 :] for command in runs.commands if "install" in command]
+    assert asked == [["torch==2.13.0"], ["openvino-genai==2026.4.1.0", "optimum-intel==2.2.0", "nncf==3.4.0"]]
+    assert any("torchvision" in command for command in runs.commands)
 
 
 def test_llama_is_built_and_the_folder_of_its_build_goes(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ def test_a_resumed_run_adds_to_what_was_seen_and_does_not_count_the_time_between
             raise Killed
         return decode(method, requests, number)
 
-    world.decode = dying  # type: ignore[method-assign]
+    world.decode = dying  # type: ignore[method-assign, assignment]
     with pytest.raises(Killed):
         decoded(world, folder)
     assert kept(folder) == [(1, 10.0), (2, 10.0), (3, 10.0)], "each is on disk when it is taken"

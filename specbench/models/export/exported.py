@@ -19,7 +19,7 @@ from specbench.common import EnvironmentRefused, UsageError, make_folder, sync_f
 from specbench.models.loaded_model import LoadedModel
 from specbench.models.names import DTYPES, EXPORTED
 
-Format = Literal["gguf", "hf"]
+Format = Literal["gguf", "hf"]  # those that are written here
 
 #: Suffix of the weight files in a folder.
 WEIGHTS = ".safetensors"
@@ -39,7 +39,7 @@ class Exported:
     """
 
     path: Path
-    format: Format
+    format: Format | Literal["openvino"]
     dtype: str
     sha256: str
     bytes: int

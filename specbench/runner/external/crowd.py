@@ -78,12 +78,14 @@ class Crowd:
     def answer(self, requests: Sequence[Request], load: OpenLoop | None) -> list[_Sent]:
         """Answer the requests and return them in the order in which they ended; all others are aborted then."""
         several = self._backend.several()
+        self.origin = self._clock()
+        due = load.schedule(requests) if load else (Due(request, 0, True) for request in requests)
+        done = False
         try:
-            self.origin = self._clock()
-            due = load.schedule(requests) if load else (Due(request, 0, True) for request in requests)
             self._loop(several, due, len(requests), None if load else self._together)
+            done = True
         finally:
-            several.close()
+            several.close(wait=done)
         _share_out(self._done, list(self._running.values()))
         return [one for one in self._done if one.recorded]
 

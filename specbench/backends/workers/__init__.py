@@ -1,0 +1,1 @@
+"""Engines that run in a process and an environment of their own."""
