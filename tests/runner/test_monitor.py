@@ -119,12 +119,12 @@ def test_a_resumed_run_adds_to_what_was_seen_and_does_not_count_the_time_between
     world = World(1.0)
     decode = world.decode
 
-    def dying(method: Method, requests: Sequence[Any], number: int) -> Iterator[RequestRecord]:
+    def dying(method: Method, requests: Sequence[Any], number: int, load: Any = None) -> Iterator[RequestRecord]:
         if number == 3:
             raise Killed
         return decode(method, requests, number)
 
-    world.decode = dying  # type: ignore[method-assign, assignment]
+    world.decode = dying  # type: ignore[method-assign]
     with pytest.raises(Killed):
         decoded(world, folder)
     assert kept(folder) == [(1, 10.0), (2, 10.0), (3, 10.0)], "each is on disk when it is taken"
