@@ -18,7 +18,7 @@ from specbench.analysis.speedup import BOOTSTRAP_SEED, Key, Measure, Pairs
 from specbench.analysis.stats.interval import minimum_clusters, resamples
 from specbench.analysis.stats.percentiles import percentiles
 from specbench.analysis.stats.proportions import proportion_interval
-from specbench.results import AtRate, Estimate, Load, RequestRecord
+from specbench.results import BASELINE, AtRate, Estimate, Load, RequestRecord, Speedup
 
 if TYPE_CHECKING:
     from specbench.results import MethodSummary, RunSummary
@@ -33,23 +33,31 @@ _GROWS, _TIMES = 1.0, 0.5
 
 
 def at_rates(
-    load: Load | None, baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord], ours: bool
+    load: Load | None,
+    baseline: Mapping[Key, RequestRecord],
+    mine: Mapping[Key, RequestRecord],
+    own: Mapping[Key, RequestRecord] | None = None,
 ) -> list[AtRate]:
     """A method's figures at each rate; empty for a closed loop.
 
     Args:
-        ours: whether it is a row of our engine, which takes arrivals from its own clock.
+        own: of another engine: the answers of its plain row, if there is one; None for a row of our engine, which takes
+            arrivals from its own clock.
     """
     if load is None:
         return []
     by_point: dict[int, dict[Key, RequestRecord]] = defaultdict(dict)
     for key, record in mine.items():
         by_point[record.repeat % len(load.points)][key] = record
-    return [_at(load, at, baseline, by_point[at], ours) for at in range(len(load.points)) if by_point[at]]
+    return [_at(load, at, baseline, by_point[at], own) for at in range(len(load.points)) if by_point[at]]
 
 
 def _at(
-    load: Load, at: int, baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord], ours: bool
+    load: Load,
+    at: int,
+    baseline: Mapping[Key, RequestRecord],
+    mine: Mapping[Key, RequestRecord],
+    own: Mapping[Key, RequestRecord] | None,
 ) -> AtRate:
     point, records = load.points[at], list(mine.values())
     blocks: dict[int, list[RequestRecord]] = defaultdict(list)
@@ -58,8 +66,6 @@ def _at(
     arrived = _arrived(blocks.values())
     good = _good(load, blocks.values())
     late = [(record.waited_s or 0.0) > LATE_S for record in records]
-    same = all(record.method == baseline[key].method for key, record in mine.items() if key in baseline)
-    pairs = Pairs.of({key: baseline[key] for key in mine if key in baseline}, mine, True)
     units = [f"{record.segment}" for record in records]
     return AtRate(
         rate=point.rate,
@@ -74,12 +80,20 @@ def _at(
         latency_s=percentiles([(unit, [record.latency_s]) for unit, record in zip(units, records, strict=True)]),
         ahead=mean(record.ahead or 0 for record in records),
         waited_s=mean(record.waited_s or 0.0 for record in records),
-        late=None if ours else mean(late),
+        late=None if own is None else mean(late),
         growing=_grows(blocks.values()),
         good=good,
         goodput=None if good is None or arrived is None else _scaled(good, arrived),
-        speedup=None if same else pairs.speedup(_LATENCY),
+        speedup=_over(baseline, mine),
+        over_own=_over(own or {}, mine),
     )
+
+
+def _over(reference: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord]) -> Speedup | None:
+    """The latency of a reference row over this row's; None for the reference itself."""
+    found = {key: reference[key] for key in mine if key in reference}
+    same = all(record.method == mine[key].method for key, record in found.items())
+    return None if same else Pairs.of(found, mine, True).speedup(_LATENCY)
 
 
 _Blocks = Collection[Sequence[RequestRecord]]  # each in the order of arrival
@@ -137,15 +151,17 @@ def _grows(blocks: _Blocks) -> bool:
 
 @dataclass(frozen=True)
 class LoadFinding:
-    """Up to which rate a method has a shorter latency than AR.
+    """Up to which rate a method has a shorter latency than a reference row.
 
     Attributes:
+        over: the reference: AR, or the plain row of the method's engine.
         pays: the highest rate up to which it has; None if it has not at the lowest one.
         stops: the next rate; None if it pays at every rate.
         sure: whether intervals show both.
     """
 
     method: str
+    over: str
     pays: str | None
     stops: str | None
     sure: bool
@@ -153,14 +169,23 @@ class LoadFinding:
 
 def load_findings(summary: RunSummary) -> list[LoadFinding]:
     """Where each method stops to pay."""
-    return [_finding(row) for row in summary.rows if not row.baseline and any(at.speedup for at in row.rates)]
+    found = [_finding(row, BASELINE, {at.point: at.speedup for at in row.rates}) for row in summary.rows]
+    for row in summary.rows:
+        if row.other and row.other.over_own_ar:
+            found.append(_finding(row, row.other.over_own_ar.of, {at.point: at.over_own for at in row.rates}))
+    return [each for each in found if each]
 
 
-def _finding(row: MethodSummary) -> LoadFinding:
-    rates = sorted((at for at in row.rates if at.speedup), key=lambda at: (at.rate, at.end or 0.0))
-    paying = [*takewhile(lambda at: at.speedup is not None and at.speedup.value > 1, rates)]
-    stops = rates[len(paying)] if len(paying) < len(rates) else None
-    sure = all(at.speedup and at.speedup.verdict == "faster" for at in paying) and (
-        stops is None or bool(stops.speedup and stops.speedup.verdict == "slower")
-    )
-    return LoadFinding(row.method, paying[-1].point if paying else None, stops.point if stops else None, sure)
+def _finding(row: MethodSummary, over: str, speedups: Mapping[str, Speedup | None]) -> LoadFinding | None:
+    rates = sorted(row.rates, key=lambda at: (at.rate, at.end or 0.0))
+    known = [(at.point, found) for at in rates if (found := speedups[at.point])]
+    if not known:
+        return None
+    paying = [*takewhile(lambda each: each[1].value > 1, known)]
+    stops = known[len(paying)] if len(paying) < len(known) else None
+    sure = all(_shows(found, "faster") for _, found in paying) and (stops is None or _shows(stops[1], "slower"))
+    return LoadFinding(row.method, over, paying[-1][0] if paying else None, stops[0] if stops else None, sure)
+
+
+def _shows(found: Speedup, verdict: str) -> bool:
+    return found.verdict == verdict

@@ -25,7 +25,7 @@ from specbench.analysis.context.sessions import session_figures
 from specbench.analysis.figures import method_figures
 from specbench.analysis.losslessness import grade_rates
 from specbench.analysis.noise import find_disturbance, unsure
-from specbench.analysis.other_engines import other_engine, same_precision
+from specbench.analysis.other_engines import other_engine, plain_of, same_precision
 from specbench.analysis.rates import at_rates
 from specbench.analysis.speedup import (
     BOOTSTRAP_SEED,
@@ -169,7 +169,12 @@ def summarise(run: RunContents) -> RunSummary:
                 lossless=None if tally is None else _graded(tally, mine),
                 positions=curve,
                 contexts=by_context(baseline, mine, shared),
-                rates=at_rates(config.load, baseline, mine, not spec.engine),
+                rates=at_rates(
+                    config.load,
+                    baseline,
+                    mine,
+                    by_method.get(plain_of(spec, config.methods) or "", {}) if spec.engine else None,
+                ),
                 **dict(waiting_times(answers)),
                 session=session_figures(config, baseline, mine),
                 branches=branch_calibration(answers, run.branches),

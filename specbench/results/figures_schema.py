@@ -275,6 +275,7 @@ class AtRate(Part):
         growing: whether the queue grew through the blocks: more arrives than is served.
         good: share of requests that met every objective; None without objectives.
         speedup: AR's latency over the method's, summed over the same requests; None for AR.
+        over_own: the same over the plain row of the same engine, for another engine's drafting.
     """
 
     rate: float
@@ -292,6 +293,7 @@ class AtRate(Part):
     good: Estimate | None = None
     goodput: Estimate | None = Field(default=None, description="requests per second that met every objective")
     speedup: Speedup | None = None
+    over_own: Speedup | None = None
 
     @property
     def point(self) -> str:

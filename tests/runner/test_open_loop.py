@@ -150,7 +150,7 @@ def test_figures_at_a_rate_are_those_of_the_definition() -> None:
                 method, number, number % 6 * 0.5, factor * rng.uniform(0.5, 1.5), number % 6, block + shift
             )
             rows[method][made.prompt_id, 0, 1] = made
-    (ar,), (mine,) = (at_rates(load, rows["ar"], rows[name], True) for name in ("ar", "mine"))
+    (ar,), (mine,) = (at_rates(load, rows["ar"], rows[name]) for name in ("ar", "mine"))
     seconds = {name: [record.latency_s for record in found.values()] for name, found in rows.items()}
     assert mine.arrived == pytest.approx(2)
     assert (mine.requests, mine.blocks) == (48, 8)

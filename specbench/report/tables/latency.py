@@ -11,7 +11,6 @@ from specbench.report.document import NOTHING, Cell, Column, Row, Source, Table
 from specbench.report.tables import cell
 from specbench.report.tables.cell import name
 from specbench.report.tables.columns import E2E, METHOD, NAME, Filled, cells_of, figure, on, speedup_column
-from specbench.results import BASELINE
 
 if TYPE_CHECKING:
     from specbench.analysis import LoadFinding
@@ -91,6 +90,11 @@ def load_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
             Filled("goodput", "good/s", get=lambda at: cell.interval(at.goodput, 2), only="page"),
         ]
     over = Column("latency_speedup", "× latency")
+    own = (
+        [Column("own_latency_speedup", "× own ar", only="page")]
+        if any(at.over_own for r in rows for at in r.rates)
+        else []
+    )
     state = Column("state", "", words=True, only="page")
     body = []
     for place in range(len(load.points)):
@@ -99,6 +103,7 @@ def load_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
                 if (at.rate, at.end) == (load.points[place].rate, load.points[place].end):
                     gained = cell.ONE if row.baseline else cell.one_line(at.speedup)
                     cells = [point.get(at), Cell(row.method, line=name(row)), *cells_of(columns, at), gained]
+                    cells += [cell.one_line(at.over_own) for _ in own]
                     cells.append(Cell(", ".join(load_state(at))))
                     key = f"{row.method} / {at.point}"
                     body.append(Row(cells, run.id, row.method, strong=row.baseline, key=key))
@@ -111,7 +116,7 @@ def load_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
         + (f" good: requests with {limits} or less; good/s: those per second." if limits else "")
         + " queue grows: more arrives than is served, so times depend on the length of the run."
     )
-    shown = [point, METHOD, *columns, over, state]
+    shown = [point, METHOD, *columns, over, *own, state]
     return Table("load", "Under load", shown, body, Source([run.id], formula), short="req/s")
 
 
@@ -150,18 +155,25 @@ def load_limits(summary: RunSummary) -> list[str]:
 
 
 def load_sentences(summary: RunSummary) -> list[str]:
-    """Up to which rate each method has a shorter latency than AR, a sentence each."""
-    return [_load_sentence(found, summary.unsure) for found in load_findings(summary)]
+    """Up to which rate each method's latency is below AR's, and that of an engine's drafting below its own plain row's.
+
+    The sentences have no full stop.
+    """
+    by_reference: dict[str, list[LoadFinding]] = {}
+    for found in load_findings(summary):
+        by_reference.setdefault(found.over, []).append(found)
+    return [_load_sentence(over, some, summary.unsure) for over, some in by_reference.items()]
 
 
-def _load_sentence(found: LoadFinding, unsure: bool) -> str:
-    doubt = "" if found.sure else " (unsure: the machine was disturbed)" if unsure else " (within noise)"
-    if found.pays is None:
-        return f"{found.method}'s latency is not below {BASELINE}'s at {found.stops} requests/s, the lowest rate{doubt}"
-    until = f"at every rate, up to {found.pays} requests/s"
-    if found.stops is not None:
-        until = f"up to {found.pays} requests/s, and not at {found.stops}"
-    return f"{found.method}'s latency is below {BASELINE}'s {until}{doubt}"
+def _load_sentence(over: str, found: Sequence[LoadFinding], unsure: bool) -> str:
+    parts: dict[str, list[str]] = {}
+    for each in found:
+        where = "at every rate" if each.stops is None else f"up to {each.pays}/s" if each.pays else "at no rate"
+        doubt = "" if each.sure or unsure else " (within noise)"
+        parts.setdefault(where, []).append(f"{each.method}{doubt}")
+    first = "unsure, the machine was disturbed; measured: " if unsure else ""
+    ranked = sorted(parts, key=lambda where: (where == "at no rate", where != "at every rate"))
+    return f"{first}latency below {over}'s " + "; ".join(f"{where}: {', '.join(parts[where])}" for where in ranked)
 
 
 def end_to_end(run: Any, rows: Iterable[MethodSummary]) -> Table:
