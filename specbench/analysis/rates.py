@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from statistics import mean
 from typing import TYPE_CHECKING
 
@@ -151,41 +150,44 @@ def _grows(blocks: _Blocks) -> bool:
 
 @dataclass(frozen=True)
 class LoadFinding:
-    """Up to which rate a method has a shorter latency than a reference row.
+    """At which rates a method has a shorter latency than a reference row.
 
     Attributes:
         over: the reference: AR, or the plain row of the method's engine.
-        pays: the highest rate up to which it has; None if it has not at the lowest one.
-        stops: the next rate; None if it pays at every rate.
-        sure: whether intervals show both.
+        rates: the rates at which both were measured, lowest first.
+        pays: those of them at which it has a shorter latency.
+        sure: whether intervals show it at every rate.
+        whole: whether these are all rates of the run.
+        blocks: fewest blocks of requests at a rate.
     """
 
     method: str
     over: str
-    pays: str | None
-    stops: str | None
+    rates: list[str]
+    pays: list[str]
     sure: bool
+    whole: bool
+    blocks: int
 
 
 def load_findings(summary: RunSummary) -> list[LoadFinding]:
-    """Where each method stops to pay."""
-    found = [_finding(row, BASELINE, {at.point: at.speedup for at in row.rates}) for row in summary.rows]
-    for row in summary.rows:
+    """Where each method pays; rows that failed, repeat another or are simulated are left out."""
+    rows = [row for row in summary.rows if not (row.failed or row.simulated or row.again)]
+    every = max((len(row.rates) for row in summary.rows), default=0)
+    found = [_finding(row, BASELINE, {at.point: at.speedup for at in row.rates}, every) for row in rows]
+    for row in rows:
         if row.other and row.other.over_own_ar:
-            found.append(_finding(row, row.other.over_own_ar.of, {at.point: at.over_own for at in row.rates}))
+            own = {at.point: at.over_own for at in row.rates}
+            found.append(_finding(row, row.other.over_own_ar.of, own, every))
     return [each for each in found if each]
 
 
-def _finding(row: MethodSummary, over: str, speedups: Mapping[str, Speedup | None]) -> LoadFinding | None:
+def _finding(row: MethodSummary, over: str, speedups: Mapping[str, Speedup | None], every: int) -> LoadFinding | None:
     rates = sorted(row.rates, key=lambda at: (at.rate, at.end or 0.0))
-    known = [(at.point, found) for at in rates if (found := speedups[at.point])]
+    known = [(at, found) for at in rates if (found := speedups[at.point])]
     if not known:
         return None
-    paying = [*takewhile(lambda each: each[1].value > 1, known)]
-    stops = known[len(paying)] if len(paying) < len(known) else None
-    sure = all(_shows(found, "faster") for _, found in paying) and (stops is None or _shows(stops[1], "slower"))
-    return LoadFinding(row.method, over, paying[-1][0] if paying else None, stops[0] if stops else None, sure)
-
-
-def _shows(found: Speedup, verdict: str) -> bool:
-    return found.verdict == verdict
+    pays = [at.point for at, found in known if found.value > 1]
+    sure = all(found.verdict in ("faster", "slower") for _, found in known)
+    points = [at.point for at, _ in known]
+    return LoadFinding(row.method, over, points, pays, sure, len(known) == every, min(at.blocks for at, _ in known))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from specbench.common import UsageError, parse_json, read_text
-from specbench.planning.plan import split_names
+from specbench.planning.plan import EVENLY, split_names
 
 if TYPE_CHECKING:
     from specbench.planning.plan import Plan
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 _NUMBER = r"\d{1,6}(?:\.\d{1,6})?"
 _TIME = re.compile(rf"({_NUMBER})(ms|s)")
 _OBJECTIVES = ("ttft", "tpot", "latency")
-_SEEDS: dict[str, Literal["poisson", "constant"]] = {"poisson": "poisson", "constant": "constant"}
 _FIX = "give one time per line, JSON lines with timestamp in ms, or a CSV with a column timestamp"
 
 
@@ -38,8 +39,8 @@ def plan_load(plan: Plan) -> Arrivals | None:
     """Return how requests of a plan arrive; None for a closed loop."""
     from specbench.results import Load, LoadPoint  # imported here to keep --help fast
 
-    kind = _SEEDS.get(plan.arrivals)
-    if plan.rate is None and kind is not None:
+    kind: Any = plan.arrivals if plan.arrivals in EVENLY else "trace"
+    if not plan.loaded:
         unused = [f"--{name}" for name in ("arrivals", "slo") if name in plan.model_fields_set and getattr(plan, name)]
         if unused:
             raise UsageError(
@@ -49,7 +50,7 @@ def plan_load(plan: Plan) -> Arrivals | None:
     points = [] if plan.rate is None else parse_rates(plan.rate)
     trace: tuple[float, ...] = ()
     digest = None
-    if kind is None:
+    if kind == "trace":
         path = Path(plan.arrivals)
         if not path.exists():
             raise UsageError(
@@ -61,7 +62,7 @@ def plan_load(plan: Plan) -> Arrivals | None:
         if any(point.end for point in points):
             raise UsageError(f"cannot use a ramp with the times of {plan.arrivals}; give rates such as --rate 1,2")
     slo: dict[Any, float] = parse_slo(plan.slo) if plan.slo else {}
-    return Arrivals(Load(arrivals=kind or "trace", points=points, trace_sha256=digest, slo=slo), trace)
+    return Arrivals(Load(arrivals=kind, points=points, trace_sha256=digest, slo=slo), trace)
 
 
 def parse_rates(text: str) -> list[LoadPoint]:
@@ -69,12 +70,16 @@ def parse_rates(text: str) -> list[LoadPoint]:
     from specbench.results import LoadPoint
 
     found = []
+    if not split_names(text):
+        raise UsageError("--rate is empty; write requests per second, as in --rate 0.5,1,2")
     for each in split_names(text):
         match = re.fullmatch(rf"({_NUMBER})(?:-({_NUMBER}))?", each)
         if not match or not all(float(number) > 0 for number in match.groups() if number):
             raise UsageError(f"--rate {text}: write requests per second, as in --rate 0.5,1,2 or --rate 1-8 for a ramp")
+        if match[2] and float(match[2]) == float(match[1]):
+            raise UsageError(f"--rate {text}: {each} does not change; write {match[1]}")
         found.append(LoadPoint(rate=float(match[1]), end=float(match[2]) if match[2] else None))
-    if not found or len({str(point) for point in found}) < len(found):
+    if len({str(point) for point in found}) < len(found):
         raise UsageError(f"--rate {text}: give each rate once, as in --rate 0.5,1,2")
     return found
 
@@ -85,6 +90,8 @@ def parse_slo(text: str) -> dict[str, float]:
     for each in split_names(text):
         name, _, value = each.partition("=")
         match = _TIME.fullmatch(value)
+        if re.fullmatch(_NUMBER, value):
+            raise UsageError(f"--slo {text}: {value} has no unit; write {value}ms or {value}s")
         if name not in _OBJECTIVES or name in found or match is None or float(match[1]) == 0:
             raise UsageError(
                 f"--slo {text}: write limits of {', '.join(_OBJECTIVES)}, as in --slo ttft=500ms,tpot=50ms"
@@ -101,36 +108,38 @@ def read_times(path: Path) -> tuple[tuple[float, ...], str]:
     """
     text = read_text(path, _FIX)
     lines = [line for line in text.splitlines() if line.strip()]
-    column, divider = None, 1.0
-    if lines and not lines[0].lstrip().startswith("{"):
-        names = [name.strip().lower() for name in lines[0].split(",")]
-        if "timestamp" in names:
-            column, lines = names.index("timestamp"), lines[1:]
-    elif lines:
-        divider = 1e3
-    times = [_time(path, number, line, column) / divider for number, line in enumerate(lines, 1 + (column is not None))]
-    times.sort()
+    if lines and lines[0].lstrip().startswith("{"):
+        times = [_json_time(path, number, line) / 1e3 for number, line in enumerate(lines, 1)]
+    else:
+        rows = [*csv.reader(lines)]
+        names = [name.strip().lower() for name in rows[0]] if rows else []
+        column, skip = (names.index("timestamp"), 1) if "timestamp" in names else (0, 0)
+        times = [_time(path, number, row, column) for number, row in enumerate(rows[skip:], 1 + skip)]
+    if times != sorted(times):
+        raise UsageError(f"cannot use {path} as arrivals: its times are not in order; sort them")
     if len(times) < 2 or times[-1] == times[0]:
         raise UsageError(f"cannot use {path} as arrivals: it has fewer than two times; {_FIX}")
     return tuple(time - times[0] for time in times), hashlib.sha256(text.encode()).hexdigest()
 
 
-def _time(path: Path, number: int, line: str, column: int | None) -> float:
+def _json_time(path: Path, number: int, line: str) -> float:
+    content = parse_json(line.encode(), f"{path} line {number}", _FIX)
+    found = content.get("timestamp") if isinstance(content, dict) else None
+    return _checked(path, number, line, found)
+
+
+def _time(path: Path, number: int, row: Sequence[str], column: int) -> float:
+    written = row[column].strip() if len(row) > column else ""
     found: Any = None
-    if line.lstrip().startswith("{"):
-        content = parse_json(line.encode(), f"{path} line {number}", _FIX)
-        found = content.get("timestamp") if isinstance(content, dict) else None
-    else:
-        parts: Sequence[str] = line.split(",")
-        written = parts[column or 0].strip() if len(parts) > (column or 0) else ""
-        try:
-            found = float(written)
-        except ValueError:
-            try:
-                found = datetime.fromisoformat(written[:26]).timestamp()
-            except ValueError:
-                found = None
+    try:
+        found = float(written)
+    except ValueError:
+        with suppress(ValueError):
+            found = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", written)).timestamp()
+    return _checked(path, number, ",".join(row), found)
+
+
+def _checked(path: Path, number: int, line: str, found: Any) -> float:
     if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found):
-        shown = json.dumps(line[:40])
-        raise UsageError(f"cannot read a time in {path} line {number} ({shown}); {_FIX}")
+        raise UsageError(f"cannot read a time in {path} line {number} ({json.dumps(line[:40])}); {_FIX}")
     return float(found)

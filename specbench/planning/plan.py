@@ -36,6 +36,10 @@ PROFILES = Path("profiles")
 _MOST_SEQUENCES, _MOST_REPEATS, _MOST_TOKENS, _MOST_SECONDS = 4096, 1000, 1 << 20, 1_000_000
 
 
+#: Arrivals of ``--arrivals`` that need ``--rate``; everything else is a file.
+EVENLY = ("poisson", "constant")
+
+
 class Loading(Flags):
     """Options of every command that loads a model: which model, device, precision and data folder."""
 
@@ -325,6 +329,11 @@ class Plan(Concurrent, Waiting, Wordy):
         exists="folder",
         recorded=False,
     )
+
+    @property
+    def loaded(self) -> bool:
+        """Whether requests arrive by the clock."""
+        return self.rate is not None or self.arrivals not in EVENLY
 
     @field_validator("contexts")
     @classmethod

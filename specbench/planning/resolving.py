@@ -163,7 +163,7 @@ def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
         flags = " ".join(f"--{name.replace('_', '-')}" for name in processors)
         raise UsageError(f"{first} cannot use {flags}: other engines do not get it; remove it or the row")
     alone = next((row.label for row in rows if not row.backend.answers_several), None)
-    if alone and (plan.concurrency > 1 or plan.rate or plan.arrivals not in ("poisson", "constant")):
+    if alone and (plan.concurrency > 1 or plan.loaded):
         flag = "--concurrency" if plan.concurrency > 1 else "--rate"
         raise UsageError(f"{alone} answers one request at a time; remove {flag} or the row")
     if plan.keep_prefix:

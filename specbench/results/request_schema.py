@@ -269,15 +269,19 @@ class RequestRecord(Record):
 
     def decoding_s(self, shared: bool) -> float:
         """Decode seconds; if sequences share the engine (``shared``), the request's share of the steps."""
-        return self.decode_share_s if shared else self.decode_s
+        return self.decode_share_s if self._shares(shared) else self.decode_s
 
     def prefill_s(self, shared: bool) -> float:
         """Seconds to the first token; if sequences share the engine (``shared``), the share of the prefill."""
-        return self.prefill_share_s if shared else self.ttft_s
+        return self.prefill_share_s if self._shares(shared) else self.ttft_s
 
     def whole_s(self, shared: bool) -> float:
         """Seconds of prefill and decoding together."""
-        return self.prefill_share_s + self.decode_share_s if shared else self.latency_s
+        return self.prefill_share_s + self.decode_share_s if self._shares(shared) else self.latency_s
+
+    def _shares(self, shared: bool) -> bool:
+        """Whether shares of the engine's time count: also under load, where times include waiting."""
+        return shared or self.waited_s is not None
 
     @property
     def text_tokens(self) -> int:

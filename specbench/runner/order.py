@@ -97,7 +97,7 @@ class Order:
 
         All their records must be added before the next segment is taken, unless the method is given up.
         """
-        seed, blocks = self._plan.seed, self._blocks()
+        seed, blocks = self._plan.seed, self.blocks()
         for repeat in self._repeats:
             for block in blocks:
                 every = range(1, 1 + max(self._prepared.prompts[prompt_id].turns for prompt_id in block))
@@ -110,18 +110,25 @@ class Order:
                             yield method, keep_prefixes(requests) if self._plan.keep_prefix else requests
 
     def load(self, requests: Sequence[Request]) -> OpenLoop | None:
-        """How the requests of a segment arrive; None in a closed loop. Other prompts come before and after them."""
+        """How the requests of a segment arrive; None in a closed loop.
+
+        Prompts that the run does not measure come before and after them, or else prompts of other blocks.
+        """
         if self._arrivals is None:
             return None
         first, ids = requests[0], list(self._prepared.prompts)
         at, inside = ids.index(first.prompt_id), {request.prompt_id for request in requests}
-        same = [name for name in ids if self._prepared.prompts[name].temperature == first.temperature]
-        later = [name for name in (*ids[at:], *ids[:at]) if name in same and name not in inside] or same
+        if not (
+            later := [name for name, each in self._prepared.spare.items() if each.temperature == first.temperature]
+        ):
+            same = [name for name in ids if self._prepared.prompts[name].temperature == first.temperature]
+            later = [name for name in (*ids[at:], *ids[:at]) if name in same and name not in inside] or same
         others = [self._prepared.request(name, first.repeat, []) for name in later]
         seed = f"{self._plan.seed}/arrivals/{first.repeat}/{first.prompt_id}/{first.turn}"
         return open_loop(self._arrivals, requests, others, self._plan.concurrency, seed, at)
 
-    def _blocks(self) -> list[tuple[str, ...]]:
+    def blocks(self) -> list[tuple[str, ...]]:
+        """The prompts that are decoded without interruption by each method."""
         concurrency, prompts = self._plan.concurrency, self._prepared.prompts
         least = LOADED if self._arrivals else 1
         if concurrency == 1:

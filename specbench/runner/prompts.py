@@ -24,13 +24,18 @@ from specbench.runner.stop import StopRule
 # An answer's text may take more tokens as history than when it was generated; a quarter more and some is ample.
 _GROWTH, _SLACK = 1.25, 32
 
+_MOST_SPARE = 64
+
 # A time that stands for any time, and the tokens by which times may differ.
 _FIXED, _DATE = datetime(2001, 2, 3, 4, 5, 6), 32
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A task, ready to run; prompts by id, in the order of the data (in a sweep, in the order of use)."""
+    """A task, ready to run; prompts by id, in the order of the data (in a sweep, in the order of use).
+
+    ``spare``: some prompts that the run does not measure, for requests that only load the system.
+    """
 
     task: TaskPlan
     spec: TaskSpec
@@ -41,10 +46,11 @@ class Prepared:
     _first: dict[str, Sequence[int]] = field(repr=False)  # token ids of the first turns
     # Control token -> number of turns from which a duplicate was removed.
     _taken: Mapping[int, int] = field(default_factory=dict)
+    spare: Mapping[str, Prompt] = field(default_factory=dict)
 
     def request(self, prompt_id: str, repeat: int = 0, answers: Sequence[str] = ()) -> Request:
         """One turn of one prompt; the number of ``answers`` so far decides which."""
-        prompt = self.prompts[prompt_id]
+        prompt = self.prompts.get(prompt_id) or self.spare[prompt_id]
         ids = self._model.encode(prompt.after(answers)) if answers else self._first[prompt_id]
         rule = StopRule(self._model.stop_ids, prompt.stops, self.budget, self._model.decode)
         return Request(
@@ -143,7 +149,17 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
         data=[*{**task.data, **files}.values()],
         dated=dated,
     )
-    return Prepared(task, spec, budget, prompts, rendered.longest, model, rendered.first, rendered.taken)
+    made = Prepared(task, spec, budget, prompts, rendered.longest, model, rendered.first, rendered.taken)
+    return _with_spare(made, every, model) if plan.loaded and not plan.grown else made
+
+
+def _with_spare(prepared: Prepared, every: Sequence[Prompt], model: LoadedModel) -> Prepared:
+    """Add prompts that were not chosen and are no longer than the chosen ones."""
+    others = [prompt for prompt in every if prompt.id not in prepared.prompts][:_MOST_SPARE]
+    ids = {prompt.id: model.encode(prompt.after([])) for prompt in others}
+    spare = {prompt.id: prompt for prompt in others if len(ids[prompt.id]) <= prepared.longest}
+    first = {**prepared._first, **{name: ids[name] for name in spare}}
+    return replace(prepared, spare=spare, _first=first)
 
 
 @dataclass(frozen=True)

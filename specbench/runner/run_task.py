@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from specbench.analysis import RunContents, plain_of, read_config, same_precision, summarise
 from specbench.backends import Row
-from specbench.common import EngineFault, PluginFault, heartbeat, plugins
+from specbench.common import EngineFault, PluginFault, UsageError, heartbeat, plugins
 from specbench.evals import score_in_child
 from specbench.hardware import environment
 from specbench.models import LoadedModel, notes_on
@@ -36,7 +36,7 @@ from specbench.runner.monitor import Monitor, monitoring
 from specbench.runner.order import Order
 from specbench.runner.prompts import Prepared
 from specbench.runner.session import Session, session_of
-from specbench.runner.setup.request_state import broken_off, cut_conversations
+from specbench.runner.setup.request_state import broken_off, cut_conversations, torn_blocks
 from specbench.runner.setup.threads import as_before
 
 
@@ -73,6 +73,12 @@ def run_task(
     captured = environment.capture(str(model.model.device))
     heartbeat.record(folder="")
     capacity = prepared.longest + prepared.budget
+    learning = next((method.label for method in resolved.methods if method.stateful), None)
+    if resolved.arrivals and learning and not prepared.spare:
+        raise UsageError(
+            f"cannot run {learning} under load: it learns from earlier requests, and only measured prompts "
+            "are there to load the system; lower --limit, so that others are left"
+        )
     own = [method for method in resolved.methods if method.label != BASE or base is None]
     with ExitStack() as stack:
         # Before creating the folder, so that a refusal by the engine or a method leaves no folder.
@@ -159,6 +165,11 @@ def _kept(
         again = cut_conversations(records, {name: prompt.turns for name, prompt in prepared.prompts.items()}, failed)
         for label, theirs in again.items():
             progress.note(f"{label} was interrupted in a conversation; {len(theirs)} requests start again, in order")
+    if resolved.arrivals:
+        turns = {name: prompt.turns for name, prompt in prepared.prompts.items()}
+        again = torn_blocks(records, Order(resolved, prepared, {}).blocks(), turns, failed)
+        for label, theirs in again.items():
+            progress.note(f"{label} was interrupted in a block of arrivals; {len(theirs)} requests start again")
     stateful = {method.label for method in resolved.methods if method.label not in failed and method.stateful}
     lost = broken_off(records, stateful, prepared.spec.requests)
     for label, theirs in lost.items():

@@ -28,7 +28,6 @@ def test_objectives_are_seconds() -> None:
     ("text", "times"),
     [
         ("0\n1.5\n2\n", (0, 1.5, 2)),
-        ("3\n1\n", (0, 2)),
         ('{"timestamp": 1000, "input_length": 5}\n{"timestamp": 3500}\n', (0, 2.5)),
         ("Timestamp,Model\n10,x\n12.5,y\n", (0, 2.5)),
         (_DATES, (0, 0.5)),
@@ -41,7 +40,7 @@ def test_traces_are_read(text: str, times: tuple[float, ...], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1\n", "1\n1\n", "1\nnan\n", "a,b\n1,2\n", '{"timestamp": "x"}\n{}\n', "1\n1e400\n"]
+    "text", ["", "1\n", "3\n1\n", "1\n1\n", "1\nnan\n", "a,b\n1,2\n", '{"timestamp": "x"}\n{}\n', "1\n1e400\n"]
 )
 def test_damaged_traces_are_one_line(text: str, tmp_path: Path) -> None:
     file = tmp_path / "trace"

@@ -193,6 +193,11 @@ def steady(rate: float) -> OpenLoop:
     return OpenLoop(itertools.repeat(1 / rate), [], further)
 
 
+def steady_of(budget: int) -> OpenLoop:
+    further = (asked(10_000 + at, budget) for at in itertools.count())
+    return OpenLoop(itertools.repeat(0.02), [], further)
+
+
 def test_a_stalled_server_shows_its_true_tail() -> None:
     with load_server(events=4, gap=0.005, pause="0.5:1.0") as server, external(server) as row:
         row.start()
@@ -268,3 +273,32 @@ def test_arrivals_come_in_order() -> None:
     first = [*islice(made, 6)]
     assert [due.measured for due in first] == [True, True, False, False, False, False]
     assert all(earlier.at_ns < later.at_ns for earlier, later in pairwise(first))
+
+
+def test_a_text_server_and_batched_events_end_once() -> None:
+    rule = StopRule(frozenset(), ("c",), 50, served().model.decode)
+    with load_server(events=6, gap=0.0) as server, external(server, together=2) as row:
+        row.start()  # without a gap all events of an answer are read together
+        found = list(row.decode([Request(f"p{at}", 0, [1], rule) for at in range(6)], 0))
+    assert [record.output_ids for record in found] == [[0, 1, 2]] * 6
+
+
+def test_waiting_in_the_engine_takes_no_share() -> None:
+    with load_server(events=4, gap=0.02, slots=1) as server, external(server, together=1) as row:
+        row.start()
+        found = list(row.decode([asked(at) for at in range(20)], 0, steady(40)))
+    tokens = sum(record.decoded_tokens for record in found)
+    # One slot decodes a token in 20 ms, however many requests wait.
+    assert tokens / sum(record.decode_share_s for record in found) == pytest.approx(1 / 0.02, rel=0.25)
+    assert sum(record.latency_s for record in found) > 5 * sum(
+        record.prefill_share_s + record.decode_share_s for record in found
+    )
+
+
+def test_a_request_without_tokens_stalls_although_others_go_on() -> None:
+    with load_server(events=3, gap=0.01, mute=5) as server, external(server, timeout=0.5) as row:
+        row.start()
+        began = time.monotonic()
+        with pytest.raises(EngineFault, match="a request got no token"):
+            list(row.decode([asked(at, 3) for at in range(20)], 0, steady_of(3)))
+        assert time.monotonic() - began < 6

@@ -33,16 +33,17 @@ class LoadServer:
 
 @contextmanager
 def load_server(
-    events: int, gap: float, *, closes_idle: float = 60.0, slots: int = 1 << 20, pause: str = ""
+    events: int, gap: float, *, closes_idle: float = 60.0, slots: int = 1 << 20, pause: str = "", mute: int = 0
 ) -> Iterator[LoadServer]:
     """A server whose answers are ``events`` events of one token, ``gap`` seconds apart.
 
     Args:
         closes_idle: seconds after which it closes a connection without a request.
         slots: answers at the same time; others wait.
+        mute: number of the request, from 1, that it never answers; 0 is none.
         pause: "AT:SECONDS", when after its first request it sends nothing for some time.
     """
-    how = json.dumps({"events": events, "gap": gap, "idle": closes_idle, "slots": slots, "pause": pause})
+    how = json.dumps({"events": events, "gap": gap, "idle": closes_idle, "slots": slots, "pause": pause, "mute": mute})
     process = subprocess.Popen([sys.executable, __file__, how], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     port = int(process.stdout.readline())
@@ -65,6 +66,8 @@ async def _serve(how: dict[str, Any]) -> None:
         began.append(loop.time())
         out.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         count = min(how["events"], budget)
+        if len(began) == how["mute"]:
+            await asyncio.sleep(60)
         async with slots:
             for at in range(count):
                 if how["gap"]:

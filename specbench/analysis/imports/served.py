@@ -139,7 +139,13 @@ def _reported(row: ImportedRow) -> WaitingTimes:
 
 def _of_run(read: ReadRun) -> list[ServedRow]:
     """The rows of a run of ours, as a client would have seen their requests."""
-    config, shared = read.config, read.config.concurrency > 1
+    config = read.config
+    shared = config.concurrency > 1 or config.load is not None
+    asked = {"concurrency": str(config.concurrency)}
+    if config.load:
+        if len(config.load.points) > 1:
+            raise UsageError("cannot compare an import with a run of several rates; run it with one --rate")
+        asked |= {"arrivals": config.load.arrivals, "request_rate": str(config.load.points[0])}
     rows = []
     for row in read.summary.rows:
         records = [record for record in read.records if record.method == row.method]
@@ -156,8 +162,8 @@ def _of_run(read: ReadRun) -> list[ServedRow]:
         by = "specbench" if not row.simulated else "specbench with simulated acceptance"
         rows.append(
             ServedRow(
-                row.method, by, f"{config.model.name} {config.model.dtype}", {"concurrency": str(config.concurrency)},
-                row.requests, 0, 0, row.e2e_tok_s, requests, units,
+                row.method, by, f"{config.model.name} {config.model.dtype}", asked,
+                row.requests, 0, 0, None if config.load else row.e2e_tok_s, requests, units,
                 times.ttft_s, times.tpot_s, times.itl_s, times.latency_s,
                 unsure=read.summary.unsure, failure=row.failed,
             )

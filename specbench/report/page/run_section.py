@@ -40,6 +40,8 @@ def run_section(run: Run) -> Section:
         blocks.append(Words([simulated_title(asked)], "warning"))
     if disturbed := disturbance_line(run.summary):
         blocks.append(Words([f"{disturbed[0].upper()}{disturbed[1:]}."], "warning"))
+    if lines := load_sentences(run.summary):
+        blocks.append(Words([f"{line[0].upper()}{line[1:]}." for line in lines]))
     blocks += [*engine_blocks(run), *_figures(run, shown)]
     blocks += [
         block for block in part_blocks(run, shown) if not (isinstance(block, Table) and block.only == "terminal")
@@ -54,7 +56,9 @@ def run_section(run: Run) -> Section:
 
 
 def _figures(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
-    yield from _load(run, [row for row in shown if row.rates])
+    if run.config.load:
+        yield from _load(run, [row for row in shown if row.rates])
+        shown = []  # figures of several rates together mean nothing
     if found := [factors for row in shown if (factors := _factors(row))]:
         yield _decomposition(run, found)
     yield from _positions(run, [row for row in shown if not row.simulated])

@@ -12,7 +12,7 @@ from specbench.common import registry
 from specbench.report.document import Block, Source, Title, seen_on
 from specbench.report.tables.cell import name, number
 from specbench.report.tables.contexts import context_table
-from specbench.report.tables.latency import load_sentences, load_table
+from specbench.report.tables.latency import load_sentences, load_table, objective_lines
 from specbench.report.tables.notes import DETAIL, INVALID, LIMITED, Note, notes, rounded
 from specbench.report.tables.run_parts import judgment_report
 from specbench.report.tables.run_table import Finished, candidates, headline, not_judged
@@ -45,7 +45,9 @@ def run_brief(
     asked = {label: spec.model_dump() for label, spec in found.config.simulated.items()}
     warned = [f"!{simulated_title(asked)}"] if asked else []
     conditions = " · ".join(
-        part for part in (title.sampling, title.prompts, *title.asked) if part not in ("", "concurrency 1")
+        part
+        for part in (title.sampling, title.prompts, *title.asked)
+        if part and (part != "concurrency 1" or found.config.load)
     )
     blocks: list[Block] = [
         Title(title.task, f"{title.model} · {title.device}", [conditions, *warned]),
@@ -96,7 +98,7 @@ def _found(found: Finished) -> list[str]:
     """Which method is the fastest, and the evidence; empty if only plain decoding ran."""
     summary = found.summary
     if found.config.load:
-        return [f"Found: {line}" for line in load_sentences(summary)]
+        return [f"Found: {line}" for line in load_sentences(summary)] + objective_lines(found.config.load, summary)
     rows = candidates(found, withholding=False)
     if not rows:
         return []

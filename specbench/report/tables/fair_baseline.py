@@ -31,10 +31,10 @@ def engine_blocks(run: Any) -> Iterator[Block]:
         yield Words([f"{row.method} failed after {row.requests} requests: {row.failed}." for row in failed], "warning")
     if not rows:
         return
-    if against := over_engines(run.config, run.summary):
+    if against := [] if run.config.load else over_engines(run.config, run.summary):
         yield _fair(run, against)
         yield Words([fairness(run.summary, against)])
-    if own := [_own(run, row) for row in rows if row.other and row.other.over_own_ar]:
+    if own := [_own(run, row) for row in rows if row.other and row.other.over_own_ar and not run.config.load]:
         columns = [
             METHOD, Column("of", "over", words=True), SPEEDUP,
             Column("lossless", "lossless", words=True),

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from specbench.analysis import LATE_SHARE, load_findings
+from specbench.analysis import LATE_SHARE, load_findings, minimum_clusters
 from specbench.report.document import NOTHING, Cell, Column, Row, Source, Table
 from specbench.report.tables import cell
 from specbench.report.tables.cell import name
 from specbench.report.tables.columns import E2E, METHOD, NAME, Filled, cells_of, figure, on, speedup_column
+from specbench.results import BASELINE
 
 if TYPE_CHECKING:
     from specbench.analysis import LoadFinding
@@ -77,12 +78,13 @@ def _estimate(found: Estimate | None, times: float, digits: int) -> Cell:
 def load_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
     """What users wait for at each rate of arrivals, and how many requests are good."""
     load: Load = run.config.load
-    point = Filled("rate", "req/s", get=lambda at: Cell(at.point, at.rate))
+    point = Filled("rate", "req/s", get=lambda at: Cell(f"{at.point} †" if load_state(at) else at.point, at.rate))
+    tail = [_level("latency_s", "p95", "p95")]
     columns = [
         _level("ttft_s", "TTFT ms", "p50"), *on("page", _level("ttft_s", "p95", "p95")),
         _level("tpot_s", "TPOT ms", "p50"), *on("page", _level("tpot_s", "p95", "p95")),
-        _level("latency_s", "latency s", "p50"), _level("latency_s", "p95", "p95"),
-        *on("page", _level("latency_s", "p99", "p99"), figure("ahead", "ahead", 1)),
+        *(tail if any(at.latency_s and at.latency_s.p95 for row in rows for at in row.rates) else []),
+        *on("page", _level("latency_s", "p99", "p99"), figure("ahead", "ahead", 1), figure("arrived", "arrived/s", 2)),
     ]  # fmt: skip
     if load.slo:
         columns += [
@@ -114,7 +116,7 @@ def load_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
         "number of requests in the system when one arrives. × latency: AR's latency over the method's at that rate, "
         "summed over the same requests, with a 95% interval over blocks of requests."
         + (f" good: requests with {limits} or less; good/s: those per second." if limits else "")
-        + " queue grows: more arrives than is served, so times depend on the length of the run."
+        + " †, queue grows: more arrives than is served, so times depend on the length of the run."
     )
     shown = [point, METHOD, *columns, over, *own, state]
     return Table("load", "Under load", shown, body, Source([run.id], formula), short="req/s")
@@ -150,8 +152,8 @@ def load_limits(summary: RunSummary) -> list[str]:
     every = [(f"{row.method} at {at.point}/s", at) for row in summary.rows for at in row.rates]
     grown = ", ".join(label for label, at in every if at.growing)
     late = ", ".join(f"{label} ({at.late:.0%})" for label, at in every if at.late is not None and at.late > LATE_SHARE)
-    found = [f"More requests arrived than were served, so times grow with the run: {grown}."] if grown else []
-    return [*found, f"Arrivals were not kept, the client sent requests late: {late}."] if late else found
+    found = [f"†: more requests arrived than were served, so times grow with the run: {grown}."] if grown else []
+    return [*found, f"†: arrivals were not kept, the client sent requests late: {late}."] if late else found
 
 
 def load_sentences(summary: RunSummary) -> list[str]:
@@ -165,15 +167,42 @@ def load_sentences(summary: RunSummary) -> list[str]:
     return [_load_sentence(over, some, summary.unsure) for over, some in by_reference.items()]
 
 
+def objective_lines(load: Load, summary: RunSummary) -> list[str]:
+    """For each rate, the method with most requests within the objectives, and AR; no line without objectives."""
+    parts = []
+    for point in map(str, load.points):
+        known = [(at.good.value, row) for row in summary.rows for at in row.rates if at.point == point and at.good]
+        if not known:
+            continue
+        best, row = max(known, key=lambda each: each[0])
+        own = next((f", {BASELINE} {share:.0%}" for share, each in known if each.baseline and not row.baseline), "")
+        parts.append(f"{point}/s {row.method} {best:.0%}{own}" if best else f"{point}/s none")
+    limits = ", ".join(f"{name} {1e3 * most:g} ms" for name, most in load.slo.items())
+    return [f"Good:  most requests within {limits}: {'; '.join(parts)}"] if parts else []
+
+
 def _load_sentence(over: str, found: Sequence[LoadFinding], unsure: bool) -> str:
     parts: dict[str, list[str]] = {}
+    least = minimum_clusters()
     for each in found:
-        where = "at every rate" if each.stops is None else f"up to {each.pays}/s" if each.pays else "at no rate"
-        doubt = "" if each.sure or unsure else " (within noise)"
+        where = _where(each)
+        doubt = "" if each.sure or unsure or each.blocks < least else " (within noise)"
         parts.setdefault(where, []).append(f"{each.method}{doubt}")
-    first = "unsure, the machine was disturbed; measured: " if unsure else ""
+    blocks = min(each.blocks for each in found)
+    few = f"not shown, {blocks} block{'s' * (blocks != 1)} of requests and {least} are needed; measured: "
+    first = "unsure, the machine was disturbed; measured: " if unsure else few if blocks < least else ""
     ranked = sorted(parts, key=lambda where: (where == "at no rate", where != "at every rate"))
     return f"{first}latency below {over}'s " + "; ".join(f"{where}: {', '.join(parts[where])}" for where in ranked)
+
+
+def _where(found: LoadFinding) -> str:
+    if len(found.pays) == len(found.rates):
+        return "at every rate" if found.whole else f"at {', '.join(found.rates)}/s, the rates that it reached"
+    if not found.pays:
+        return "at no rate"
+    if found.pays == found.rates[: len(found.pays)]:
+        return f"up to {found.pays[-1]}/s"
+    return f"at {', '.join(found.pays)}/s"
 
 
 def end_to_end(run: Any, rows: Iterable[MethodSummary]) -> Table:

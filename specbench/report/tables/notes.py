@@ -126,9 +126,9 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
     if under_load := [at.blocks for row in real for at in row.rates]:
         if min(under_load) < (least := minimum_clusters()):
             wanted = more_prompts(least * max(LOADED, FILLINGS * run["concurrency"]), supply)
-            line = f"No interval: {min(under_load)} blocks at a rate, and an interval needs {least}; {wanted}."
+            line = f"No interval: {_blocks(min(under_load))} at a rate, and an interval needs {least}; {wanted}."
             found.append(Note.ranked(LIMITED, line))
-        found += [Note.ranked(LIMITED, line) for line in load_limits(summary)]
+        found += [Note.ranked(MISLEADING, line) for line in load_limits(summary)]
     else:
         if seldom := seldom_filled(max(row.prompts for row in summary.rows), run["concurrency"], supply):
             found.append(Note.ranked(LIMITED, seldom))
@@ -190,6 +190,10 @@ def few_blocks(blocks: int | None, concurrency: int, supply: PromptSupply | None
         f"No interval: {were} timed ({concurrency} sequences together), and an interval needs {least} blocks; "
         f"{more_prompts(prompts_for(least, concurrency), supply)}."
     )
+
+
+def _blocks(count: int) -> str:
+    return f"{count} block{'s' * (count != 1)} of requests"
 
 
 def _over_base(run: Mapping[str, Any], summary: RunSummary) -> Iterator[str]:

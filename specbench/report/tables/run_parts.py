@@ -40,11 +40,11 @@ def part_blocks(run: Any, rows: Sequence[MethodSummary]) -> Iterator[Block]:
     every: Sequence[MethodSummary] = run.summary.rows
     if run.config.load:
         yield load_table(run, rows)
-    if any(row.ttft_speedup for row in every):
+    if any(row.ttft_speedup for row in every) and run.config.load is None:
         yield end_to_end(run, rows)
     if any(row.ttft_s for row in rows) and run.config.load is None:  # not of several rates together
         yield percentile_table(run.id, rows)
-    if any(row.contexts for row in rows):
+    if any(row.contexts for row in rows) and run.config.load is None:
         yield context_table(run, [row for row in rows if row.contexts], "terminal")
     if any(row.session for row in rows):
         yield session_table(run, rows)

@@ -148,6 +148,8 @@ def _cells(run: Any, row: MethodSummary, apart: str, hidden: bool) -> list[Cell]
         text = replace(text, line="the target's")
     *speeds, end_to_end = cells_of([TPF, TOK_S, SPEEDUP, VERDICT, STEP_RATIO, E2E], row)
     speeds.append(replace(end_to_end, line=""))  # two intervals would not fit 80 columns
+    if run.config.load:  # speeds of several rates together mean nothing; see the table under load
+        speeds = [speeds[0], *[NOTHING] * 5]
     if hidden:
         notice = Cell("withheld", under="lossy and not scored", tone="bad")
         speeds = [*[NOTHING] * 3, notice, *[NOTHING] * 2]

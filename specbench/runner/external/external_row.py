@@ -67,9 +67,7 @@ class ExternalRow:
         Raises EngineFault naming the row if the engine died, stalled, or returned something unexpected.
         """
         if load or self._served.together > 1:
-            with self._named():
-                found = self._answer_several(requests, load, number)
-            yield from found
+            yield from self._several_answers(requests, load, number)
             return
         origin, away = self._clock(), 0
         for request in requests:
@@ -125,12 +123,17 @@ class ExternalRow:
             answer.encode = lambda text: self._served.model.tokenizer(text, add_special_tokens=False)["input_ids"]
         return answer
 
-    def _answer_several(self, requests: Sequence[Request], load: OpenLoop | None, number: int) -> list[RequestRecord]:
-        crowd = Crowd(
-            self._backend, self._question, self._new_answer, self._served.together, self._clock
-        )  # fmt: skip
-        done = crowd.answer(requests, load)
-        return [one.record(self.row.label, self._counts, crowd.origin, number) for one in done]
+    def _several_answers(
+        self, requests: Sequence[Request], load: OpenLoop | None, number: int
+    ) -> Iterator[RequestRecord]:
+        with self._named():
+            crowd = Crowd(self._backend, self._question, self._new_answer, self._served.together, self._clock)
+            found = [
+                one.record(self.row.label, self._counts, crowd.origin, number) for one in crowd.answer(requests, load)
+            ]
+        yield from found
+        with self._named():  # what it still has to abort costs no record
+            crowd.close()
 
     def _question(self, request: Request) -> Question:
         key = f"{self.sampling.seed}/{self.row.label}/{request.prompt_id}/{request.repeat}/{request.turn}"

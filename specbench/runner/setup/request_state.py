@@ -64,6 +64,22 @@ def cut_conversations(
     return found
 
 
+def torn_blocks(
+    records: Iterable[RequestRecord], blocks: Sequence[Sequence[str]], turns: Mapping[str, int], but: Container[str]
+) -> dict[str, list[RequestRecord]]:
+    """Label -> records of blocks that were interrupted under load; the rest would arrive on an empty system."""
+    block_of = {prompt_id: at for at, block in enumerate(blocks) for prompt_id in block}
+    segments: dict[tuple[str, int, int, int], list[RequestRecord]] = {}
+    for record in records:
+        key = record.method, record.repeat, record.turn, block_of[record.prompt_id]
+        segments.setdefault(key, []).append(record)
+    found: dict[str, list[RequestRecord]] = {}
+    for (label, _, turn, at), theirs in segments.items():
+        if label not in but and len(theirs) < sum(turns[prompt_id] >= turn for prompt_id in blocks[at]):
+            found.setdefault(label, []).extend(theirs)
+    return found
+
+
 def broken_off(
     records: Iterable[RequestRecord], stateful: Collection[str], requests: int
 ) -> Mapping[str, list[RequestRecord]]:
