@@ -71,7 +71,7 @@ def show_lines(lines: Sequence[str]) -> None:
     console = output.stdout()
     for line in lines:
         whole = line.startswith(("Next: ", "run: "))
-        indent = " " * 7 if line.startswith(("Found: ", "Sure: ", "Note: ")) else ""
+        indent = " " * 7 if line.startswith(("Found: ", "Sure: ", "Good: ", "Note: ")) else ""
         text = line if whole else textwrap.fill(line, console.width, subsequent_indent=indent, break_on_hyphens=False)
         console.print(text, markup=False, soft_wrap=True)
 

@@ -83,6 +83,7 @@ def load_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
     columns = [
         _level("ttft_s", "TTFT ms", "p50"), *on("page", _level("ttft_s", "p95", "p95")),
         _level("tpot_s", "TPOT ms", "p50"), *on("page", _level("tpot_s", "p95", "p95")),
+        _level("latency_s", "latency s", "p50"),
         *(tail if any(at.latency_s and at.latency_s.p95 for row in rows for at in row.rates) else []),
         *on("page", _level("latency_s", "p99", "p99"), figure("ahead", "ahead", 1), figure("arrived", "arrived/s", 2)),
     ]  # fmt: skip
