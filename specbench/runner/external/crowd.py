@@ -172,10 +172,11 @@ class Crowd:
 
 
 def _share_out(done: Sequence[_Sent], others: Sequence[_Sent], together: int) -> None:
-    """Divide the time evenly among the requests in service, as a step of our engine is divided among its sequences.
+    """Divide the time evenly among the requests in service, as our engine's is divided among its sequences.
 
-    In service are the first ``together`` requests in flight; the others wait in the engine's queue. A request's
-    share until its first token is its prefill's, and the rest is its decoding's.
+    In service are the first ``together`` requests in flight; the others wait in the engine's queue. While some of them
+    have no token yet, the time is theirs, as our engine reads a prompt by itself: decoding that an engine does meanwhile
+    counts for nothing, so that its decode speed is rather too high than too low.
     """
     every = sorted((*done, *others), key=lambda one: one.sent)
     ends = {id(one): one.answer.at[-1] if one.answer.output.reason else None for one in every}
@@ -187,9 +188,10 @@ def _share_out(done: Sequence[_Sent], others: Sequence[_Sent], together: int) ->
             flight.append(waiting.popleft())
         flight = [one for one in flight if (last := ends[id(one)]) is None or last > start]
         served = flight[:together]
-        for one in served:
-            share = (end - start) / len(served)
-            if one.answer.at and one.answer.at[0] <= start:
-                one.decode_share += share
-            else:
+        reading = [one for one in served if not one.answer.at or one.answer.at[0] > start]
+        for one in reading or served:
+            share = (end - start) / len(reading or served)
+            if reading:
                 one.prefill_share += share
+            else:
+                one.decode_share += share
