@@ -176,7 +176,7 @@ def _share_out(done: Sequence[_Sent], others: Sequence[_Sent], together: int) ->
 
     In service are the first ``together`` requests in flight; the others wait in the engine's queue. While some of them
     have no token yet, the time is theirs, as our engine reads a prompt by itself: decoding that an engine does meanwhile
-    counts for nothing, so that its decode speed is rather too high than too low.
+    counts for nothing, so that its speed is rather too high than too low.
     """
     every = sorted((*done, *others), key=lambda one: one.sent)
     ends = {id(one): one.answer.at[-1] if one.answer.output.reason else None for one in every}
