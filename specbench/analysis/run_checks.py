@@ -221,8 +221,8 @@ def _load(rows: list[MethodSummary], config: RunConfig) -> RunCheck | None:
         return RunCheck("arrivals kept", "misleads", what, "stop other programs, or lower --rate")
     if grown := [f"{label} at {at.point}/s" for label, at in every if at.growing]:
         what = f"the queue grew through the blocks: {_some(grown)}; these times depend on the length of the run"
-        return RunCheck("arrivals kept", "misleads", what, "quote goodput there, or lower --rate")
-    return RunCheck("arrivals kept", "fine", "requests were sent when they arrived, and no queue grew")
+        return RunCheck("overload", "misleads", what, "quote the share of good requests there, or lower --rate")
+    return RunCheck("overload", "fine", "requests were sent when they arrived, and no queue grew")
 
 
 def _traced(config: RunConfig) -> RunCheck:

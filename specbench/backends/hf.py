@@ -21,7 +21,7 @@ from specbench.results import EngineFacts, ServedWeights, acceptance_histogram
 
 _MEASURES = {"matches_per_step": "matches per forward with candidates, as update_candidate_strategy gets them"}
 
-_RUN = "run here: transformers 5.23.0"
+_RUN = "run: transformers 5.23.0"
 
 
 class Plain(EngineOptions):

@@ -20,7 +20,7 @@ from specbench.backends.streaming import Server
 from specbench.common import EngineFault, keys, one_line, option
 from specbench.results import EngineFacts, ServedWeights
 
-_RECORDED = "recorded: a server of our tests"
+_RECORDED = "imitated: a server of our tests"
 
 
 class OpenAIOptions(EngineOptions):

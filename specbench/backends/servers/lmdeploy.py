@@ -18,7 +18,7 @@ from specbench.common import EngineFault
 from specbench.results import ServedWeights
 
 _ACCEPTANCE = {"mean_accept_length": "LMDeploy's definition, 1 + accepted draft tokens / drafts"}
-_TRIED = "recorded: replies in the form of lmdeploy 0.18.0's source"
+_TRIED = "imitated: replies in the form of lmdeploy 0.18.0's source"
 _COUNTERS = {
     "lmdeploy:generation_tokens_total": "tokens",
     "lmdeploy:spec_decode_num_drafts_total": "drafts",

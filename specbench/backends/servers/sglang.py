@@ -21,7 +21,7 @@ _ACCEPTANCE = _CACHED | {
     "spec_accept_length": "SGLang's definition, tokens / verifications: the prompt's own token is among the tokens",
     "spec_accept_rate": "SGLang's definition, accepted / proposed draft tokens",
 }
-_TRIED = "recorded: replies in the form of sglang 0.5.23's source"
+_TRIED = "imitated: replies in the form of sglang 0.5.23's source"
 #: By mode: the --speculative-algorithm of the server. NEXTN is resolved to EAGLE there.
 _ALGORITHMS = {
     PLAIN: "", "eagle": "EAGLE", "eagle3": "EAGLE3", "standalone": "STANDALONE", "ngram": "NGRAM",

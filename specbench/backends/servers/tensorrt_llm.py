@@ -19,7 +19,7 @@ from specbench.results import ServedWeights
 
 _AVERAGE = "avg_decoded_tokens_per_iter"
 _ACCEPTANCE = {_AVERAGE: "TensorRT-LLM's definition, tokens / iterations: the prompt's own iteration is included"}
-_TRIED = "recorded: replies in the form of TensorRT-LLM's source, 01bf1923"
+_TRIED = "imitated: replies in the form of TensorRT-LLM's source, 01bf1923"
 
 
 def _spec(help: str) -> Mode:

@@ -22,7 +22,7 @@ def over_rates(curves: Mapping[str, Sequence[AtRate]]) -> Figure:
         ("latency in s, median", lambda at: _level(at, "latency_s", "p50")),
         ("latency in s, 95th percentile", lambda at: _level(at, "latency_s", "p95")),
         ("time to first token in s, median", lambda at: _level(at, "ttft_s", "p50")),
-        ("good requests per second", lambda at: at.goodput.value if at.goodput else None),
+        ("good requests per second (dotted: all that arrive)", lambda at: at.goodput.value if at.goodput else None),
     ]
     panels = [(title, of) for title, of in panels if any(of(at) is not None for at in every)]
     figure, axes = style.panels(len(panels), width=style.CARD_WIDTH / 72, height=2.2 * len(panels) + 0.8, sharex=True)
@@ -32,10 +32,10 @@ def over_rates(curves: Mapping[str, Sequence[AtRate]]) -> Figure:
             look = style.series(number) | ({"color": style.BASELINE_COLOUR} if label == BASELINE else {})
             known = sorted((_rate(at), value) for at in found if (value := of(at)) is not None)
             if known:
-                panel.plot(*zip(*known, strict=True), **look, label=style.cut(label, 30))
+                panel.plot(*zip(*known, strict=True), **look, label=style.cut(label, 90))
         if "good" in title:
             rates = sorted({_rate(at) for at in every})
-            panel.plot(rates, rates, color=style.FAINT, linestyle=":", linewidth=1.0, label="all that arrive")
+            panel.plot(rates, rates, color=style.FAINT, linestyle=":", linewidth=1.0)
         panel.set_ylim(bottom=0)
     style.plain_ticks(axes[-1][0], sorted({_rate(at) for at in every}))
     axes[-1][0].set_xlabel("requests per second that arrive")
