@@ -22,6 +22,7 @@ from specbench.results.request_schema import RequestRecord
 from specbench.runner.grades.grade_run import grade
 from specbench.runner.order import Order, Turns
 from specbench.runner.record import Request
+from specbench.runner.setup.request_state import torn_blocks
 
 AR, MINE = toy(label="ar"), toy(label="mine")
 PROMPTS = [
@@ -166,3 +167,41 @@ def test_only_turns_that_were_asked_what_ar_was_are_graded_against_its_answers()
     engine: Any = SimpleNamespace(device=torch.device("cpu"), model=SimpleNamespace(dtype=torch.float32))
     graded = grade(engine, [AR, MINE], task, records, lambda temperature: Sampling())
     assert {label: found["exact"] for label, found in graded.items()} == {"ar": 2, "mine": 1}
+
+
+SHORT = [Prompt(f"p{at:02d}", "abc", True) for at in range(30)]
+
+
+def test_prompts_that_are_not_measured_load_the_system() -> None:
+    made = prepared(SHORT, limit=16, rate="2")
+    order = Order(plan([AR, MINE], rate="2", concurrency=2), made, {})
+    for _, requests in order.stretches():
+        load = order.load(requests)
+        assert load is not None
+        others = [*load.warm_up, *(next(load.further) for _ in range(20))]
+        assert not {each.prompt_id.removeprefix("load/") for each in others} & {*made.prompts}
+        for request in requests:
+            order.add(request_record("ar", request))
+        break
+
+
+def test_without_other_prompts_other_blocks_load_the_system() -> None:
+    made = prepared(SHORT[:16], rate="2")
+    order = Order(plan([AR], rate="2", concurrency=2), made, {})
+    _, requests = next(order.stretches())
+    load = order.load(requests)
+    assert load is not None
+    others = {next(load.further).prompt_id.removeprefix("load/") for _ in range(8)}
+    assert len(requests) == 8
+    assert others == {*made.prompts} - {request.prompt_id for request in requests}
+
+
+def test_an_interrupted_block_of_arrivals_starts_again() -> None:
+    made = prepared(SHORT[:16], rate="2,4")
+    order = Order(plan([AR], rate="2,4", concurrency=2), made, {})
+    records = [request_record("ar", request) for _, requests in walk(order, 8 + 3) for request in requests][: 8 + 3]
+    turns = dict.fromkeys(made.prompts, 1)
+    torn = torn_blocks(records, order.blocks(), turns, ())
+    assert torn == {"ar": records[8:]}
+    assert torn_blocks(records[:8], order.blocks(), turns, ()) == {}
+    assert torn_blocks(records, order.blocks(), turns, {"ar"}) == {}

@@ -32,6 +32,7 @@ from specbench.methods.jacobi.decoder import Options as JacobiOptions
 from specbench.models.adapters import fingerprint
 from specbench.models.loaded_model import LoadedModel
 from specbench.models.loader import load
+from specbench.planning.load import plan_load
 from specbench.planning.plan import Plan
 from specbench.planning.resolving import Resolved
 from specbench.planning.tasks import TaskPlan
@@ -384,7 +385,8 @@ def text(ids: Sequence[int]) -> str:
 
 def plan(methods: Sequence[Method], **changes: Any) -> Resolved:
     """A run of these methods, greedy, a prompt once, one at a time."""
-    return Resolved(parse_flags(Plan, {"model": "toy", "max_new_tokens": 10, **changes}), tuple(methods), ())
+    made = parse_flags(Plan, {"model": "toy", "max_new_tokens": 10, **changes})
+    return Resolved(made, tuple(methods), (), arrivals=plan_load(made))
 
 
 def prepared(

@@ -174,9 +174,9 @@ class Crowd:
 def _share_out(done: Sequence[_Sent], others: Sequence[_Sent], together: int) -> None:
     """Divide the time evenly among the requests in service, as our engine's is divided among its sequences.
 
-    In service are the first ``together`` requests in flight; the others wait in the engine's queue. While some of them
-    have no token yet, the time is theirs, as our engine reads a prompt by itself: decoding that an engine does meanwhile
-    counts for nothing, so that its speed is rather too high than too low.
+    In service are the first ``together`` requests in flight; the others wait in the engine's queue. While some have no
+    token yet, the time is theirs, as our engine reads a prompt by itself: decoding that an engine does meanwhile costs
+    nothing, so that its speed is rather too high than too low.
     """
     every = sorted((*done, *others), key=lambda one: one.sent)
     ends = {id(one): one.answer.at[-1] if one.answer.output.reason else None for one in every}
