@@ -66,6 +66,7 @@ def test_connections_are_used_again() -> None:
         for _ in range(5):
             several.submit(question())
             finish(several, 1)
+            several.poll(0.2)  # the body's end, after which the connection is free
         assert server.connections() == 1
         several.close()
 

@@ -101,7 +101,7 @@ class Crowd:
         while wanted:
             now = self._clock()
             while following and (len(self._running) < most if most else self.origin + following.at_ns <= now):
-                # Behind the last measured request a queue changes nothing, and would have to be aborted at the end.
+                # A queue after the last measured request changes nothing, and would have to be aborted at the end.
                 if unsent or len(self._running) < _FILLINGS * self._together:
                     self._send(following, most is None)
                     unsent -= following.measured
