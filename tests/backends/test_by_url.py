@@ -90,7 +90,7 @@ def tokens(arrivals: list[Arrival]) -> list[list[int]]:
 def test_the_version_tried_is_the_recordings(engine: str) -> None:
     for mode in engine_mode(f"{engine}:ar")[0].modes.values():
         kind, _, whose = mode.tried.partition(": ")
-        assert kind == "recorded"
+        assert kind == "imitated"
         assert re.findall(r"0\.\d+\.\d+|[0-9a-f]{8}", whose)[0] in REPLIES[engine]["source"]
 
 
