@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -12,6 +11,7 @@ from specbench.backends.completions import Completion, Completions
 from specbench.backends.http_several import HttpSeveral
 from specbench.backends.openai import version_of
 from specbench.backends.protocol import Arrival, EngineCounters, EngineOptions, Question, Served
+from specbench.backends.servers.prometheus import counters
 from specbench.backends.streaming import Server
 from specbench.common import EngineFault, one_line
 from specbench.results import EngineFacts, ServedWeights
@@ -98,27 +98,8 @@ class VllmServer:
     def _settled(self) -> Mapping[str, float]:
         """Return the counters after all requests have ended."""
         until = time.monotonic() + _SETTLING_S
-        while (found := self._counters()).get("running") and time.monotonic() < until:
+        while (found := counters(self._server, _COUNTERS)).get("running") and time.monotonic() < until:
             time.sleep(_POLL_S)
-        return found
-
-    def _counters(self) -> dict[str, float]:
-        """Read the needed counters from ``/metrics``, summed over the server's engines; empty without such a page."""
-        found: dict[str, float] = {}
-        try:
-            lines = self._server.get("/metrics").decode(errors="replace").splitlines()
-        except EngineFault:
-            return found
-        for line in lines:
-            name = line.partition("{")[0].partition(" ")[0]
-            if name in _COUNTERS:
-                try:
-                    value = float(line.rpartition(" ")[2])
-                except ValueError:
-                    return {}
-                if not math.isfinite(value):
-                    return {}
-                found[_COUNTERS[name]] = found.get(_COUNTERS[name], 0.0) + value
         return found
 
 
