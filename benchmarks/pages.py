@@ -221,7 +221,7 @@ def _printed(asked: Asked, of: str, run: str, inline: bool) -> str:
     figure = _part(chosen, of)
     ends = _ends(chosen, of, figure) if asked.get("interval") != "no" else None
     value = getattr(figure, "value", figure)
-    if asked.get("row") == "ar" and of == "speedup":
+    if asked.get("row") == "ar" and of in ("speedup", "e2e_speedup"):
         return "1"
     if value is None:
         return "–"

@@ -180,6 +180,46 @@ class Ratio:
         return max(least for least, _ in allowed) <= min(most for _, most in allowed)
 
 
+@dataclass(frozen=True)
+class OverBlocks:
+    """A figure of requests that were sent in blocks, with the percentile bootstrap over blocks.
+
+    Attributes:
+        blocks: values of each block's requests.
+        of: the figure of some values.
+    """
+
+    blocks: list[Floats]
+    of: Callable[[Floats], float]
+
+    @property
+    def value(self) -> float:
+        """The figure of all requests."""
+        return float(self.of(np.concatenate(self.blocks)))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Its 95% interval; None of too few blocks."""
+        return None if len(self.blocks) < FEWEST else (self._end(0.025), self._end(0.975))
+
+    @cached_property
+    def _draws(self) -> Floats:
+        picked = np.random.Generator(np.random.Philox(20_27)).integers(len(self.blocks), size=(4000, len(self.blocks)))
+        return np.array([self.of(np.concatenate([self.blocks[at] for at in draw])) for draw in picked])
+
+    def _end(self, share: float, apart: float = 0.0) -> float:
+        error = math.sqrt(share * (1 - share) * (1 / 4000 + 1 / 2000))
+        return float(np.quantile(self._draws, min(max(share + apart * error, 0.0), 1.0)))
+
+    def has(self, low: str, high: str, scale: float = 1.0) -> bool:
+        """Whether an interval as printed, multiplied by ``scale``, can be this one's, drawn by another seed."""
+        return len(self.blocks) >= FEWEST and all(
+            scale * self._end(share, -APART) - half <= float(end) <= scale * self._end(share, APART) + half
+            for end, share in ((low, 0.025), (high, 0.975))
+            for half in [0.5 * 10.0 ** -len(end.partition(".")[2]) + 1e-9]
+        )
+
+
 _SIGNS = np.array([1.0, -1.0, -1.0, 1.0])
 
 
@@ -237,6 +277,39 @@ class Run:
             return all(one.within(start, end)[1] > 0 for one in (answer, self.answers["ar"][answer.key]))
 
         return self._ratio(label, "ar", there, lambda answer: answer.within(start, end)[:2])
+
+    def at_rate(self, at: int) -> Callable[[Answer], bool]:
+        """Whether an answer's request arrived at a rate, the first is 0."""
+        count = len(self.head["load"]["points"])
+        return lambda answer: answer["repeat"] % count == at
+
+    def latency_over(self, label: str, at: int) -> Ratio:
+        """AR's latency over a row's at a rate."""
+        return self._ratio(label, "ar", self.at_rate(at), lambda answer: (float(answer["latency_s"]), 1.0))
+
+    def blocks(self, label: str, at: int, figure: Callable[[Answer], float]) -> list[Floats]:
+        """A figure of each request at a rate, by the block in which it was sent."""
+        found: dict[int, list[float]] = {}
+        for answer in self.row(label, self.at_rate(at)):
+            found.setdefault(answer["segment"], []).append(figure(answer))
+        return [np.array(some) for some in found.values()]
+
+    def good(self, label: str, at: int) -> OverBlocks:
+        """Share of the requests at a rate that met every objective."""
+        slo = self.head["load"]["slo"]
+
+        def met(answer: Answer) -> float:
+            later = int(answer["output_tokens"]) - answer.first
+            each = (answer["latency_s"] - answer["ttft_s"]) / later if later > 0 else 0.0
+            times = {"ttft": answer["ttft_s"], "tpot": each, "latency": answer["latency_s"]}
+            return float(all(times[name] <= most for name, most in slo.items()))
+
+        return OverBlocks(self.blocks(label, at, met), lambda values: float(values.mean()))
+
+    def median_latency(self, label: str, at: int) -> OverBlocks:
+        """Median seconds from arrival to the last token at a rate."""
+        latencies = self.blocks(label, at, lambda answer: float(answer["latency_s"]))
+        return OverBlocks(latencies, lambda values: float(np.median(values)))
 
     def _ratio(
         self, label: str, over: str, keep: Callable[[Answer], bool], cost: Callable[[Answer], tuple[float, float]]

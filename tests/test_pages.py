@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import recompute
-from recompute import Answer, Ratio, Run
+from recompute import Answer, OverBlocks, Ratio, Run
 
 from benchmarks import pages
 from benchmarks.pages import Asked, Block
@@ -26,7 +26,7 @@ BLOCKS = [
 ]
 
 Keep = Callable[[Answer], bool]
-Figure = float | Ratio | tuple[float, float, float] | None
+Figure = float | Ratio | OverBlocks | tuple[float, float, float] | None
 Field = Callable[[Run, str, Keep], Figure]
 #: A printed figure with its interval, or the sign for one that does not exist.
 PRINTED = re.compile(r"(\d+(?:,\d{3})*(?:\.\d+)?)(?:×|%| ms)?(?: [\[(]([\d.]+)(?:, | to )([\d.]+)[])])?|–")
@@ -60,6 +60,14 @@ def _turn(at: int) -> Field:
     return lambda run, row, keep: run.speedup(row, keep=lambda answer: answer.key[2] == at + 1)
 
 
+def _rate(at: int) -> dict[str, Field]:
+    return {
+        f"rates.{at}.speedup": lambda run, row, keep: run.latency_over(row, at),
+        f"rates.{at}.good": lambda run, row, keep: run.good(row, at),
+        f"rates.{at}.latency_s.p50": lambda run, row, keep: run.median_latency(row, at),
+    }
+
+
 def _prompts(run: Run, row: str, keep: Keep) -> int:
     return len({answer.key[0] for answer in run.row(row, keep)})
 
@@ -76,6 +84,7 @@ FIELDS: dict[str, Field] = {
     "again.speedup.detectable": lambda run, row, keep: run.speedup(row).tells,
     "bandwidth_share": lambda run, row, keep: run.share(row),
     "decode_tok_s": lambda run, row, keep: recompute.per_second(run.row(row, keep)),
+    "e2e_speedup": lambda run, row, keep: 1 if row == "ar" else run.speedup(row, e2e=True),
     "max_new_tokens": lambda run, row, keep: run.head["max_new_tokens"],
     "measures.mean_acceptance_length": _acceptance,
     "options.depth": lambda run, row, keep: _options(run, row)["depth"],
@@ -84,6 +93,9 @@ FIELDS: dict[str, Field] = {
     "phases.observe_s": lambda run, row, keep: _phase(run, row, "observe"),
     **{f"positions.{at}.speedup": _window(at) for at in range(5)},
     "prompts": _prompts,
+    **_rate(0),
+    **_rate(1),
+    **_rate(2),
     "repeats": lambda run, row, keep: run.head["repeats"],
     "rows_per_step": lambda run, row, keep: recompute.rows(run.row(row, keep)),
     "session.problems": lambda run, row, keep: max(answer.key[2] for answer in run.row(row)),
@@ -135,7 +147,7 @@ def fault(asked: Asked, printed: str) -> str:
     for quantity, (name, of) in zip(quantities, wanted, strict=True):
         figure = found(asked, name, of)
         if not _agrees(quantity, figure, asked):
-            shown = (figure.value, figure.interval) if isinstance(figure, Ratio) else figure
+            shown = (figure.value, figure.interval) if isinstance(figure, (Ratio, OverBlocks)) else figure
             return f"{of} of {name}: printed {printed!r}, recomputed {shown}"
     return ""
 
@@ -146,15 +158,17 @@ def _agrees(quantity: Sequence[str | None], figure: Figure, asked: Asked) -> boo
     if value is None or figure is None:
         return value is figure is None
     scale = {"%": 100, "ms": 1e3}.get(asked.get("as", ""), 1)
-    numbers = figure if isinstance(figure, tuple) else (figure.value if isinstance(figure, Ratio) else figure,)
+    numbers = (
+        figure if isinstance(figure, tuple) else (figure.value if isinstance(figure, (Ratio, OverBlocks)) else figure,)
+    )
     for text, number in zip((value.replace(",", ""), low, high), numbers, strict=False):
         if text is None or abs(float(text) - scale * number) > 0.5 * 10.0 ** -len(text.partition(".")[2]) + 1e-9:
             return False
-    if not isinstance(figure, Ratio):
+    if not isinstance(figure, (Ratio, OverBlocks)):
         return low is None or isinstance(figure, tuple)
     if low is None or high is None:
         return figure.interval is None or asked.get("interval") == "no"
-    return figure.has(low, high)
+    return figure.has(low, high) if isinstance(figure, Ratio) else figure.has(low, high, scale)
 
 
 @pytest.mark.parametrize("page", PAGES)

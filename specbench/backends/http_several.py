@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import select
 import selectors
 import socket
 import ssl
@@ -25,6 +26,7 @@ from specbench.common import EngineFault, one_line, ssl_context
 
 _READ = 1 << 16
 _LOOK_S = 10.0
+_MOST_SELECTED = 1024  # select() takes only smaller file numbers
 _MOST_HEADERS, _MOST_REFUSED = 1 << 16, 1 << 16
 _MANY = "it cannot hold more connections ({why}); raise the limit of open files (ulimit -n) or lower the rate"
 
@@ -60,7 +62,8 @@ class HttpSeveral(Several):
         left = self._heard + self._server.timeout - time.monotonic()
         if self._running and left <= 0:
             raise EngineFault(f"it stalled: {len(self._running)} requests got no data for {self._server.timeout:g} s")
-        ready = self._selector.select(max(0.0, min(seconds, left) if self._running else seconds))
+        self._wait(min(seconds, left) if self._running else seconds)
+        ready = self._selector.select(0)
         read = [(key.data, key.data.read()) for key, _ in ready]  # all clocks before any parsing
         found: list[tuple[int, Arrival | None]] = []
         for connection, (at_ns, data) in read:
@@ -68,6 +71,15 @@ class HttpSeveral(Several):
         if any(arrival for _, arrival in found):
             self._heard = time.monotonic()
         return found
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until a connection is ready. Selectors round to milliseconds, too coarse for times of arrival."""
+        if seconds > 0:
+            fileno = getattr(self._selector, "fileno", None)
+            if fileno is not None and fileno() < _MOST_SELECTED:
+                select.select([fileno()], [], [], seconds)
+            else:
+                self._selector.select(seconds)
 
     def give_up(self, number: int) -> None:
         if connection := self._running.pop(number, None):

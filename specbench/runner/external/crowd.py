@@ -17,7 +17,7 @@ from specbench.runner.setup.arrivals import Due, OpenLoop, System
 
 _LONGEST_WAIT_S = 1.0
 _FILLINGS = 4  # most requests in flight per sequence after the last measured one was sent
-_SPIN_S = 0.0005  # the system's timers are late by up to this
+_SPIN_S = 0.0001  # the system's timers are late by about this
 
 
 @dataclass
