@@ -54,6 +54,7 @@ import torch
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError, registry
 from specbench.common.reading import json_object, parse_json
+from specbench.hardware import environment
 from specbench.hardware.bandwidth import BandwidthProbe
 from specbench.models import LoadedModel, load
 from specbench.models.export.gguf_file import Vocabulary, export_gguf
@@ -385,6 +386,7 @@ def race(loaded: LoadedModel, served: Callable[[int, int], AbstractContextManage
             cells += [cell(session, url, prompts[length], args.tokens, threads) for length in args.contexts]
     return {
         "model": f"{loaded.spec.name} {loaded.spec.dtype} {loaded.model.device}",
+        "cpu": this_cpu(),
         "weight_bytes": loaded.spec.weight_bytes,
         "server": build,
         "server_args": args.server_args,
@@ -394,10 +396,16 @@ def race(loaded: LoadedModel, served: Callable[[int, int], AbstractContextManage
     }
 
 
+def this_cpu() -> dict[str, Any]:
+    """Name, generation and vector instructions of this machine's CPU."""
+    cpu = environment.capture("cpu").cpu
+    return {"model": cpu.model, "cpuid": cpu.cpuid, "instructions": torch.backends.cpu.get_cpu_capability()}
+
+
 def show(result: dict[str, Any]) -> None:
     """Print a line per cell, and a line per pair whose ids differ."""
     more = f" with {result['server_args']}" if result["server_args"] else ""
-    print(f"{result['model']} · llama.cpp {result['server']}{more}")
+    print(f"{result['model']} · {result['cpu']['model']} · llama.cpp {result['server']}{more}")
     print(
         f"{result['tokens_each']} tokens, medians of {result['pairs_each']} pairs: decode tok/s, ratio of ours "
         "to theirs, wall seconds with the prompt, GB/s of memory and the upper bound of tok/s"

@@ -35,7 +35,7 @@ BUDGETS = {
     "evals": 5250,  # recorded conversations
     "heads": 1900,
     "hardware": 1725,  # counted experts
-    "models": 3455,  # packed and quantised weights; arguments of templates; what a template can express
+    "models": 3520,  # packed and quantised weights; arguments of templates, what a template can express; huge pages
     "planning": 1925,  # options of logit processors, grammar files; lengths of contexts; rates of arrivals
     "profiling": 1150,  # counted experts
     "quality": 850,

@@ -1,5 +1,7 @@
 // Measure how fast threads read uncached memory: each thread reads its own share, with eight sums at a time.
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -59,6 +61,9 @@ extern "C" {
 void* probe_open(long bytes) {
   void* buffer = nullptr;
   if (posix_memalign(&buffer, 2 << 20, bytes)) return nullptr;
+#ifdef MADV_HUGEPAGE
+  madvise(buffer, bytes, MADV_HUGEPAGE);  // as the weights of a model are stored
+#endif
   float* values = static_cast<float*>(buffer);
   for (long i = 0; i < bytes / 4; i++) values[i] = 1.0f;  // not zeros, which may all share one page
   return buffer;

@@ -15,6 +15,7 @@ from specbench.common import SpecbenchError, UsageError, one_line
 from specbench.decoding import Target, shipped_head
 from specbench.heads import head_files
 from specbench.heads.head_config import HeadConfig
+from specbench.models import use_huge_pages
 
 H = TypeVar("H", bound="Head")
 
@@ -198,6 +199,7 @@ class Head(nn.Module):
         head_files.check_names(name, {key: p.shape for key, p in head.state_dict().items()}, tensors)
         head.load_state_dict(tensors, assign=True)
         head.rotary_emb = None if rotary is None else rotary.to(device)
+        use_huge_pages(head.parameters())
         return head
 
     @classmethod

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from specbench.models.loaded_model import LoadedModel as LoadedModel
     from specbench.models.loader import load as load
     from specbench.models.memory import check_memory as check_memory
+    from specbench.models.memory import use_huge_pages as use_huge_pages
     from specbench.models.names import DEFAULT_MODEL as DEFAULT_MODEL
     from specbench.models.names import DTYPES as DTYPES
     from specbench.models.names import EXPORTED as EXPORTED

@@ -24,9 +24,9 @@ from specbench.models import quantize as quantise
 from specbench.models.adapters import fingerprint
 from specbench.models.dummy import steady
 from specbench.models.loaded_model import ByteTokenizer, LoadedModel, from_files
-from specbench.models.memory import check_memory
+from specbench.models.memory import check_memory, use_huge_pages
 from specbench.models.names import DTYPES, Source, aliases, hub_in_reach, resolve, templates
-from specbench.models.packed import bytes_of, keep_packed, round_weights
+from specbench.models.packed import bytes_of, keep_packed, round_weights, step_tensors
 from specbench.models.stored import elements
 from specbench.results import ModelSpec
 
@@ -82,6 +82,7 @@ def load(
                 round_weights(model)
             if precision == "packed":
                 keep_packed(model, Path(source.location))
+            use_huge_pages(step_tensors(model))
             made = _described(source, model, tokenizer, precision, where, revision, trust_remote_code)
         return made.with_template_args(template_args or {})
     except (torch.OutOfMemoryError, MemoryError) as error:

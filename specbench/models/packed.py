@@ -102,16 +102,21 @@ def round_weights(model: Any) -> None:
             weight.copy_(rounded * scale[:, None])
 
 
-def bytes_of(model: Any) -> int:
-    """Return the bytes of a model's weights that a decoding step reads."""
+def step_tensors(model: Any) -> list[Tensor]:
+    """Return the tensors that a decoding step reads, in the order of the model's modules."""
     short: dict[int, PackedWeight] = {
         module.weight.data_ptr(): module.packed for module in model.modules() if hasattr(module, "packed")
     }
-    total = 0
+    found: list[Tensor] = []
     for _, tensor in stored(model):
         held = short.get(tensor.data_ptr())
-        total += tensor.nbytes if held is None else held.nbytes
-    return total
+        found += [tensor] if held is None else held.tensors
+    return found
+
+
+def bytes_of(model: Any) -> int:
+    """Return the bytes of a model's weights that a decoding step reads."""
+    return sum(tensor.nbytes for tensor in step_tensors(model))
 
 
 def keep_packed(model: Any, file: Path) -> None:

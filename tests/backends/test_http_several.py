@@ -14,11 +14,14 @@ from support.engines import Completing, begin, completing, dribbles, event, list
 from support.load_server import MODEL, load_server
 from support.wording import wording
 
-from specbench.backends import Arrival, Question, Several
+from specbench.backends import Arrival, EngineCounters, Question, Served, Several
 from specbench.backends.completions import Completion, Completions
 from specbench.backends.http_several import HttpSeveral
 from specbench.backends.streaming import Server
+from specbench.backends.vllm_options import MODES
+from specbench.backends.vllm_server import VllmServer
 from specbench.common import EngineFault
+from specbench.common.options import parse_options
 
 
 def connect(url: str, timeout: float = 10) -> HttpSeveral:
@@ -164,6 +167,33 @@ def test_each_failure_is_one_sentence(wrong: Callable[[Completing, BaseHTTPReque
         with pytest.raises(EngineFault, check=wording) as fault:
             finish(several, 2)
         assert "\n" not in str(fault.value)
+        several.close()
+
+
+@pytest.mark.parametrize("drafted", [6, -1, None])
+def test_vllm_counts_the_drafts_of_each_request(drafted: int | None) -> None:
+    counts = {"num_draft_tokens": drafted, "num_accepted_draft_tokens": 2, "acceptance_histogram": [1, 0, 1]}
+
+    def stream(handler: BaseHTTPRequestHandler, asked: Any) -> None:
+        assert asked["stream_options"] == {"include_usage": True}
+        begin(handler)
+        for ids, finish_reason in (([1], None), ([2, 3, 4], None), ([5], "length")):
+            event(handler, {"choices": [{"text": "a", "token_ids": ids, "finish_reason": finish_reason}]})
+        metrics = {} if drafted is None else {"metrics": {"speculative_decoding": counts}}
+        event(handler, {"choices": [], "usage": {"completion_tokens": 5}, **metrics})
+
+    with completing(stream=stream) as server:
+        served = Served("vllm:ngram", MODEL, "float32", 2, 256, url=server.url)
+        options = parse_options(MODES["ngram"].options, {"model": "m"}, "vllm:ngram")
+        several = VllmServer("ngram", options, served).several()
+        number = several.submit(question(5))
+        assert [arrival.ids for arrival in finish(several, 1)[number]] == [(1,), (2, 3, 4), (5,)]
+        if drafted == -1:
+            with pytest.raises(EngineFault):
+                several.counters(number)
+        else:
+            expected = EngineCounters(2, 6, 2, [1, 0, 1]) if drafted else EngineCounters(2)
+            assert several.counters(number) == expected
         several.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.models import attached, prompt, tiny_llama
 from torch import Tensor
@@ -98,6 +98,7 @@ def test_ancestors_equal_a_walk_to_the_root(slots: list[Case], spare: int, holes
 
 
 @settings(max_examples=60, deadline=None)
+@example(slots=[Case([1], [-1], [True], [2])], spare=0, holes=0)  # AR
 @several
 def test_acceptance_equals_a_recursive_walk(slots: list[Case], spare: int, holes: int) -> None:
     tokens, parents, accept, following, layout = laid(slots, spare, holes)

@@ -147,6 +147,7 @@ static inline void chunk_of(long rows, vec* kept, P w, long w_stride, const floa
   else chunk<1, F>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
 }
 
+constexpr long SHORT = 4096;                      // bytes of a weight row: several are computed in parallel
 constexpr long ROWS = 96;                         // input rows at a time: they fit a core's L2 cache
 constexpr long CHUNK = 24576 / TILE_W / 4;        // elements of TILE_W weight rows at a time: they fit its L1 cache
 static_assert(CHUNK % LANES == 0, "whole vectors");
@@ -219,12 +220,15 @@ static inline void band(P w, long w_stride, const float* x, long x_stride, long 
                         out_stride);
 }
 
+// One input row by short weight rows goes row by row: memory that is read strictly in order comes fastest, and a core has
+// begun the next rows' sums before it ends one.
 template <class P>
 static void outputs(const Linear& linear, P weight, long begin, long end, const float* x, long x_stride, long rows, float* out,
                     long out_stride) {
   const long k = linear.in;
   long at = begin;
-  for (; at + TILE_W <= end; at += TILE_W) band(weight + at * k, k, x, x_stride, rows, k, out + at, out_stride);
+  const bool in_order = std::is_pointer<P>::value && rows == 1 && k * bits_of(linear) <= 8 * SHORT;
+  for (; !in_order && at + TILE_W <= end; at += TILE_W) band(weight + at * k, k, x, x_stride, rows, k, out + at, out_stride);
   for (; at < end; at++)
     for (long row = 0; row < rows; row++)
       dots<1, 1, 0>(weight + at * k, k, x + row * x_stride, x_stride, k, out + row * out_stride + at, out_stride,
