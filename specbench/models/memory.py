@@ -1,4 +1,4 @@
-"""Memory of a model's weights: whether they fit, and huge pages for those on a CPU."""
+"""Check that a model's weights fit, and place those on a CPU in huge pages."""
 
 from __future__ import annotations
 
