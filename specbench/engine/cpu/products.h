@@ -147,7 +147,7 @@ static inline void chunk_of(long rows, vec* kept, P w, long w_stride, const floa
   else chunk<1, F>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
 }
 
-constexpr long SHORT = 4096;                      // bytes of a weight row: several are computed in parallel
+constexpr long SHORT = 896;                       // numbers of a weight row that a core overlaps with the next rows
 constexpr long ROWS = 96;                         // input rows at a time: they fit a core's L2 cache
 constexpr long CHUNK = 24576 / TILE_W / 4;        // elements of TILE_W weight rows at a time: they fit its L1 cache
 static_assert(CHUNK % LANES == 0, "whole vectors");
@@ -221,13 +221,14 @@ static inline void band(P w, long w_stride, const float* x, long x_stride, long 
 }
 
 // One input row by short weight rows goes row by row: memory that is read strictly in order comes fastest, and a core has
-// begun the next rows' sums before it ends one.
+// begun the next rows' sums before it ends one. Measured: longer rows, int8, and bf16 in narrower registers are slower so.
 template <class P>
 static void outputs(const Linear& linear, P weight, long begin, long end, const float* x, long x_stride, long rows, float* out,
                     long out_stride) {
   const long k = linear.in;
   long at = begin;
-  const bool in_order = std::is_pointer<P>::value && rows == 1 && k * bits_of(linear) <= 8 * SHORT;
+  constexpr bool fast = std::is_same<P, const float*>::value || (std::is_same<P, const bf16*>::value && LANES == 16);
+  const bool in_order = fast && rows == 1 && k <= SHORT;
   for (; !in_order && at + TILE_W <= end; at += TILE_W) band(weight + at * k, k, x, x_stride, rows, k, out + at, out_stride);
   for (; at < end; at++)
     for (long row = 0; row < rows; row++)
