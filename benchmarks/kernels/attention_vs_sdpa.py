@@ -85,7 +85,9 @@ def _at(context: int, rows: int, slots: int, repeats: int, rng: random.Random) -
     arms = {"kernel": arm(TritonOps(device), TritonAttention), "sdpa": arm(TorchOps(), ReferenceAttention)}
     bits = TritonOps(device).ancestry(parents, layout)
     for name, joins in (("joined", True), ("combined", False)):
-        arms[name] = partial(tree_attention, query, keys, values, layout, lengths, bits.rows, bits.depth, joins=joins)
+        arms[name] = partial(
+            tree_attention, query, keys, values, layout, lengths, bits.rows, bits.depth, LayerAttention(), joins=joins
+        )
     difference = (arms["kernel"]() - arms["sdpa"]()).abs().max().item()
     milliseconds = _interleaved(arms, repeats, rng)
     moved = keys.nbytes + values.nbytes

@@ -69,14 +69,18 @@ def base_row() -> Method:
     return make_method(BASE, BASELINE, {})
 
 
-def runnable() -> list[str]:
-    """Return the registered methods that run without settings, such as a draft head to name."""
+def runnable(model: str = "") -> list[str]:
+    """Return the registered methods that run without settings, such as a draft head to name.
+
+    Args:
+        model: target, for which heads may be shipped; "" for any.
+    """
 
     def runs(card: registry.Card) -> bool:
         try:
             module = card.load()
             with plugins.plugin_call(card.who):
-                module.Decoder.check(module.Options(), "")
+                module.Decoder.check(module.Options(), model)
         except (UsageError, PluginFault):  # a plug-in's module may fail to import
             return False
         return True

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import SHARING, SUPPORTED, attached, autoregressive, decode, prompt, supported
+from support.models import SHARING, SUPPORTED, attached, autoregressive, build, decode, prompt, supported
 from support.wording import wording
 from torch import Tensor, nn
 
@@ -68,6 +68,18 @@ def test_a_family_compiled(name: str) -> None:
     assert 0 < compiled <= counters["stats"]["unique_graphs"] <= 8
     assert not counters["graph_break"]
     assert _switched(model) == before
+
+
+@compiles
+def test_no_layer_is_compiled_for_its_index_alone() -> None:
+    from torch._dynamo.utils import counters
+
+    config, kind, options = SUPPORTED["qwen3"]
+    model, ids = build((config, kind, {**options, "num_hidden_layers": 12})), prompt(12, 97)
+    counters.clear()
+    with attached(model, capacity=64, compile=True) as engine:
+        autoregressive(engine, ids, 4)
+    assert 0 < counters["stats"]["unique_graphs"] <= 6
 
 
 @compiles

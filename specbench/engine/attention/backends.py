@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import CausalBias, causal_lower_right
 
 from specbench.engine.attention.interface import LayerAttention, Visibility
 from specbench.engine.attention.masks import Masks
 from specbench.engine.layout import Group
 
+# Without cuDNN's kernel, which torch prefers on Hopper: it builds a plan for every new length of a prompt.
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _SCORES = 1 << 26  # scores held at a time where torch's own attention cannot compute them
 
 
@@ -78,9 +83,10 @@ def dense_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | No
         # The fused kernels for a dense mask, and for float32, need as many KV heads as query heads.
         key, value = (each.repeat_interleave(group, dim=1) for each in (key, value))
         group = 1
-    return torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, scale=how.scale, enable_gqa=group > 1
-    )
+    with sdpa_kernel(_KERNELS) if query.is_cuda else nullcontext():
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, scale=how.scale, enable_gqa=group > 1
+        )
 
 
 def _capped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, how: LayerAttention) -> Tensor:

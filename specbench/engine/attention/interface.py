@@ -164,8 +164,9 @@ def attend(
 def _chunk(module: nn.Module) -> int | None:
     """Tokens of a chunk if the layer's attention is chunked, which models show only in their own masks."""
     config, layer = getattr(module, "config", None), getattr(module, "layer_idx", None)
-    kinds = getattr(config, "layer_types", None)
-    if not kinds or layer is None or kinds[layer] != "chunked_attention":
+    kinds = getattr(config, "layer_types", None) or ()
+    # Reading one element first would make torch.compile compile each layer of every model with its index as a constant.
+    if "chunked_attention" not in kinds or layer is None or kinds[layer] != "chunked_attention":
         return None
     return int(config.attention_chunk_size)  # type: ignore[union-attr]
 

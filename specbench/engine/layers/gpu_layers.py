@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from specbench.engine.attention.backends import ReferenceAttention, TritonAttention
+from specbench.engine.attention.flash import FlashAttention
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
 from specbench.engine.fast_paths import reason, triton_fault
@@ -66,7 +68,8 @@ class FusedLayers(Forwards, Fusions[Fusion]):
     # ------------------------------------------------------------------ a layer
 
     def serves(self, step: Any, args: tuple[Any, ...]) -> bool:
-        return step is not None and not args
+        # In teacher forcing, the step is not a backend: it attends over a cache of its own.
+        return isinstance(step, (ReferenceAttention, TritonAttention, FlashAttention)) and not args
 
     def run(self, at: int, hidden: Tensor, given: Mapping[str, Any]) -> Tensor:
         """Output [1, N, size] of layer ``at``; its last addition may be left to the next layer."""

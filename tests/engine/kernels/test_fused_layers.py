@@ -22,6 +22,7 @@ from specbench.engine.layers import code, gpu_layers, skinny
 from specbench.engine.layers.gpu_layers import FUSIONS, FusedLayers
 from specbench.engine.layers.skinny import Config, SkinnyProducts
 from specbench.engine.sampler import Sampling
+from specbench.engine.teacher_forcing import Chain, rate_tokens
 
 DENSE = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3")
 OPTIONS: dict[str, Any] = {"slots": 2, "capacity": 40, "max_rows": 16}
@@ -73,6 +74,21 @@ def test_fused_layers_decode_what_the_models_own_decode(family: str) -> None:
     with attached(model, native=False, sampling=sampling, **OPTIONS) as engine:
         assert "fusions" not in engine.report()
         assert autoregressive(engine, ids, TOKENS) == expected
+
+
+def test_known_texts_are_rated_by_the_models_own_layers() -> None:
+    model, ids, chain = small("llama"), prompt(6, 97), [5, 6, 7]
+    found = []
+    for native in (False, None):
+        with attached(model, native=native, **OPTIONS) as engine:
+            slot = engine.alloc()
+            engine.prefill(slot, ids)
+            assert bool(engine.report().get("fusions")) == (native is None)
+            found += rate_tokens(engine, [Chain(slot, 4, chain), Chain(slot, 6, chain)], [chain, chain])
+            engine.step({slot: TokenTree.chain([5])})  # the fused layers go on as before
+    assert [[best for _, best in each] for each in found[:2]] == [[best for _, best in each] for each in found[2:]]
+    plain, fused = ([value for each in half for value, _ in each] for half in (found[:2], found[2:]))
+    assert fused == pytest.approx(plain, rel=1e-5)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3"])
