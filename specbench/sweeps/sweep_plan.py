@@ -113,6 +113,9 @@ class TrainedSweepPlan(SweepPlan):
     train_prompts: str | None = flag(
         None, "--train-prompts", help="Training prompts: TASK-train or files.", metavar="SETS", recorded=False
     )
+    train_given: bool = flag(
+        False, "--train-given", help="Learn the answers in the --train-prompts files.", recorded=False
+    )
     train_answers: Path | None = flag(
         None, "--train-answers", help="Folder of training answers.", shown="--trained", recorded=False
     )

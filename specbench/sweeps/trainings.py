@@ -109,8 +109,8 @@ def _trainer(plan: TrainedSweepPlan, say: Callable[[str], None]) -> Cells:
 
     options = {
         "method": plan.train, "prompts": plan.train_prompts, "answers": plan.train_answers, "limit": plan.train_limit,
-        "settings": tuple(plan.train_set), "held_out": plan.train_held_out, "max_new_tokens": plan.train_tokens,
-        "out": plan.trained,
+        "given": plan.train_given, "settings": tuple(plan.train_set), "held_out": plan.train_held_out,
+        "max_new_tokens": plan.train_tokens, "out": plan.trained,
     }  # fmt: skip
     shared = {name: getattr(plan, name) for name in (*Loading.model_fields, "seed", "quiet")}
     return Cells(TrainPlan.model_validate({**shared, **options}), say)

@@ -103,7 +103,13 @@ def _cost(made: Mapping[str, Any]) -> list[str]:
     parts += [f"{cost.hours:.2f} hours on {many}{cost.device}"]
     parts += [f"at most {cost.peak_memory_bytes / 1e9:.1f} GB of memory"] if cost.peak_memory_bytes else []
     parts += [f"{cost.energy_j / 3.6e6:.2f} kWh"] if cost.energy_j is not None else []
-    return [f"The training took {', '.join(parts)}.", ""]
+    lines = [f"The training took {', '.join(parts)}."]
+    if (collecting := made.get("collecting_hours")) is not None:
+        what = "Jacobi states" if "trajectories" in made else "answers"
+        lines.append(f"Collecting its {what} before took {collecting:.2f} hours.")
+    if before := made.get("pretraining_tokens"):
+        lines.append(f"Its tokens are {cost.tokens_seen / before:.2g} of the {before:.2g} of the pre-training.")
+    return [" ".join(lines), ""]
 
 
 #: Columns of the table of evaluations during training: title, figure, format. A column needs its figure in every one.

@@ -153,7 +153,7 @@ def train(plan: TrainPlan) -> Trained:
 def _check_source(plan: TrainPlan, module: Any) -> None:
     """Refuse a plan with more than one source of texts, or with one that the recipe does not learn from."""
     if plan.given:
-        _check_given(plan, module)
+        check_given(plan, module)
     else:
         _check_asked(plan)
     if getattr(module, "TRAJECTORIES", False):
@@ -181,7 +181,7 @@ def _check_asked(plan: TrainPlan) -> None:
             )
 
 
-def _check_given(plan: TrainPlan, module: Any) -> None:
+def check_given(plan: TrainPlan, module: Any) -> None:
     """Refuse ``--given`` for a recipe that needs trajectories, with options of generated answers, or without files."""
     if getattr(module, "TRAJECTORIES", False):
         raise UsageError(

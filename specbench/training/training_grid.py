@@ -29,7 +29,7 @@ from specbench.common import (
 )
 from specbench.training.choose import choose
 from specbench.training.recipe import LoopOptions
-from specbench.training.running import run_collection, run_training
+from specbench.training.running import check_given, run_collection, run_training
 from specbench.training.training_plan import TrainPlan, TrajectoriesPlan
 
 #: Axes that are not options of a recipe: the number of training texts, and the block size of their trajectories.
@@ -126,6 +126,8 @@ class Cells:
         self.option: str | None = getattr(self._recipe, "OPTION", None)
         if base.trajectories is not None and self._states:
             raise UsageError("cannot sweep trainings on given trajectories: the sweep makes its own; give the answers")
+        if base.given:
+            check_given(base, self._recipe)
         if not base.sets and base.answers is None:
             raise UsageError(
                 "cannot train: there are no training prompts or answers; give --train-prompts gsm8k-train, for "
@@ -159,7 +161,7 @@ class Cells:
         changes: dict[str, Any] = {"settings": tuple(settings), "texts": whole.get(TEXTS, self._base.texts)}
         if self._states:
             changes["trajectories"] = self._collection(whole.get(BLOCK_SIZE)).into
-        else:
+        elif not self._base.given:
             changes["answers"] = self._answers
         plan = self._base.model_copy(update=changes)
         return Cell(label, typed, plan.model_copy(update={"out": self._folder(label, plan)}), options)

@@ -5,6 +5,8 @@ The prompt is a function's documentation, the answer the function; only decoding
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -51,11 +53,20 @@ class Task(Unscored):
         """``data_dir``: folder that holds codesearchnet_python_test.parquet or one of its other names; None
         searches the usual places."""
         self.options = options
-        (file,) = manifest(Path(__file__).with_name("task.toml"))
-        self._asked = load(resolve_file(file, data_dir))
+        test, train = (
+            partial(resolve_file, file, data_dir) for file in manifest(Path(__file__).with_name("task.toml"))
+        )
+        self._tested, self._train = load(test()), train
 
     def prompts(self, chat: bool) -> list[Prompt]:
         """All functions in data order."""
+        return self._asked(self._tested, chat)
+
+    def training_prompts(self, chat: bool) -> list[Prompt]:
+        """The functions of the training split, in the prompts of the test split."""
+        return self._asked(load(self._train()), chat)
+
+    def _asked(self, documented: Sequence[str], chat: bool) -> list[Prompt]:
         style = self.options.style
         if style == "auto":
             style = "chat" if chat else "cllm"
@@ -64,7 +75,7 @@ class Task(Unscored):
                 f"style=chat needs a model with a chat template; this one has none, so use --task-set {NAME}.style=cllm"
             )
         self.options = self.options.model_copy(update={"style": style})
-        asked = [_ASKED.format(documentation).strip() for documentation in self._asked]
+        asked = [_ASKED.format(documentation).strip() for documentation in documented]
         if style == "chat":
             return [Prompt(f"{NAME}/{number}", text, True) for number, text in enumerate(asked)]
         return [

@@ -29,7 +29,8 @@ FILES: dict[str, list[Row]] = {
     "mt_bench_judge_prompts.jsonl": mt_bench.JUDGE_PROMPTS, "spec_bench_question.jsonl": mt_bench.SPEC_BENCH,
     **livecodebench.FILES, **spider.FILES,
     "math_test.jsonl": mathematics.MATH, "aime25.jsonl": mathematics.AIME,
-    "codesearchnet_python_test.jsonl": speed.FUNCTIONS, "speed_bench_qualitative.jsonl": speed.QUALITATIVE,
+    "codesearchnet_python_test.jsonl": speed.FUNCTIONS, "codesearchnet_python_train.jsonl": speed.FUNCTIONS[:1],
+    "speed_bench_qualitative.jsonl": speed.QUALITATIVE,
     "speed_bench_throughput_1k.jsonl": speed.THROUGHPUT,
 }  # fmt: skip
 

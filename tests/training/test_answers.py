@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from support.wording import wording
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.models.loaded_model import LoadedModel
-from specbench.training.data.answers import Asking, ask, read
+from specbench.training.data.answers import Asking, ask, hours, read
 from specbench.training.recipe import Text, some
 
 PROMPTS = [Prompt(f"set/{text}", text * 3, False) for text in ("ab", "c", "DEF", "!", "xyz")]
@@ -54,6 +55,13 @@ def test_an_interrupted_call_goes_on(model: LoadedModel, tmp_path: Path) -> None
     texts = ask(model, PROMPTS, ASKING, tmp_path)
     assert (tmp_path / "answers.jsonl").read_bytes().startswith(kept)
     assert texts == ask(model, PROMPTS, ASKING, tmp_path / "other")
+    spent = hours(tmp_path)
+    assert spent is not None
+    assert spent > 0
+    lines = (tmp_path / "answers.jsonl").read_text().splitlines()
+    older = {name: value for name, value in json.loads(lines[0]).items() if name != "seconds"}
+    (tmp_path / "answers.jsonl").write_text("\n".join([json.dumps(older), *lines[1:]]) + "\n")
+    assert hours(tmp_path) is None
 
 
 def test_answers_made_in_another_way_are_refused(model: LoadedModel, tmp_path: Path) -> None:

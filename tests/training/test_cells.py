@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.training import training_grid as module
@@ -82,3 +83,14 @@ def test_a_damaged_card_is_one_sentence(wrong: dict[str, Any], tmp_path: Path) -
 def test_what_is_trained_goes_to_the_methods_option(tmp_path: Path, method: str, option: str | None) -> None:
     own = {"method": method, "model": "config:tiny", "prompts": "gsm8k-train", "out": tmp_path}
     assert Cells(TrainPlan.model_validate(own), lambda line: None).option == option
+
+
+def test_given_answers_are_learnt_by_every_training(tmp_path: Path) -> None:
+    found = cells(tmp_path, prompts="mine.jsonl", given=True)
+    plan = found.cell({"lr": "0.1"}).plan
+    assert plan.given
+    assert plan.answers is None  # none are generated
+    assert plan.sets == ["mine.jsonl"]
+    for method, prompts in (("jf", "mine.jsonl"), ("msn", "gsm8k-train")):
+        with pytest.raises(UsageError, check=wording):
+            cells(tmp_path, method, prompts=prompts, given=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from specbench.common.errors import UsageError
 from specbench.engine.sampler import Sampling
 from specbench.models.loaded_model import LoadedModel
 from specbench.training.data.collection import Collecting, collect
-from specbench.training.data.trajectory_folder import Trajectory, read, read_header, shard_path
+from specbench.training.data.trajectory_folder import TIMES, Trajectory, hours, read, read_header, shard_path
 from specbench.training.recipe import Text
 
 HOW = Collecting(block_size=4, init="uniform", keep_circles=0, shard=2)
@@ -79,9 +80,14 @@ def test_killed_and_resumed_it_leaves_the_same(model: LoadedModel, texts: list[T
     shard_path(tmp_path / "cut", 0).unlink()
     resumed = collected(model, texts, tmp_path / "cut")
     assert resumed == collected(model, texts, tmp_path / "whole")
+    lines = (tmp_path / "cut" / TIMES).read_text().splitlines()
+    assert [json.loads(line)["shard"] for line in lines] == [0, 1, 0, 2]
+    assert hours(tmp_path / "cut") == pytest.approx(sum(json.loads(line)["seconds"] for line in lines) / 3600)
     files = sorted(path.name for path in (tmp_path / "whole").iterdir())
     assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == files
     for name in files:
+        if name == TIMES:
+            continue
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 

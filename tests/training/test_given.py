@@ -35,6 +35,9 @@ PUBLISHED = [
         {"role": "user", "content": "2+2?"},
         {"role": "assistant", "content": "4", "weight": 1},
     ]},
+    {"id": "a_0", "conversations": [  # ShareGPT
+        {"from": "system", "value": "Be brief."}, {"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"},
+    ]},
     {"prompt": "def four():", "answer": " return 4"},
 ]  # fmt: skip
 CHAT = [
@@ -45,9 +48,10 @@ CHAT = [
     "[user]Print 4[assistant]",
     "[user]Print 4[assistant]",
     "[system]Be brief.[user]2+2?[assistant]",
+    "[system]Be brief.[user]2+2?[assistant]",
     "def four():",
 ]
-ANSWERS = ["4", "Yes", "4", "hi", "print(4)", "print(4)", "4", " return 4"]
+ANSWERS = ["4", "Yes", "4", "hi", "print(4)", "print(4)", "4", "4", " return 4"]
 
 
 def model(template: str | None = TEMPLATE, context: int | None = None) -> Any:
@@ -153,7 +157,7 @@ def test_they_are_a_source_of_texts_which_says_what_file_they_are_of(tmp_path: P
         return find(model(), wanted, Asking(8, 2), tmp_path / "out", lambda done, total: None)
 
     whole, some = found(), found(limit=3)
-    assert [text.id for text in whole.texts] == [f"mine/{line}" for line in range(1, 9)]
+    assert [text.id for text in whole.texts] == [f"mine/{line}" for line in range(1, len(PUBLISHED) + 1)]
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     assert whole.about == {"prompts": ["mine.jsonl"], "given": {"mine.jsonl": digest}}
     assert len({text.id for text in some.texts} & {text.id for text in whole.texts}) == len(some.texts) == 3

@@ -11,6 +11,7 @@ from support.wording import wording
 from specbench.common import registry
 from specbench.common.errors import UsageError
 from specbench.evals import data
+from specbench.training.data.given_answers import has_answers
 from specbench.training.data.training_prompts import check_sets, training_prompts
 
 
@@ -61,3 +62,35 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     file.write_text(json.dumps({"turns": ["One", "Two"]}) + "\n")
     with pytest.raises(UsageError, check=wording):
         training_prompts([str(file)], True)
+
+
+def test_published_training_splits_are_asked_as_the_test_is(task_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(data.DATA_DIR, str(task_data))
+    spider = training_prompts(["spider-train"], chat=False)
+    assert [prompt.id for prompt in spider] == ["spider-train/spider/0", "spider-train/spider/1"]
+    module = registry.task("spider").load()
+    tested = module.Task(module.Options()).prompts(False)
+    assert [prompt.text.replace("Please: ", "") for prompt in spider] == [prompt.text for prompt in tested[:2]]
+    (function,) = training_prompts(["codesearchnet-train"], chat=True)
+    assert "Twice the number." in function.text
+
+
+def test_of_sharegpts_conversations_the_first_question_is_asked(tmp_path: Path) -> None:
+    def said(*turns: tuple[str, str]) -> dict[str, object]:
+        return {"id": "x", "conversations": [{"from": who, "value": text} for who, text in turns]}
+
+    file = tmp_path / "sharegpt.json"
+    rows = [
+        said(("human", "One"), ("gpt", "1"), ("human", "Two"), ("gpt", "2")),
+        said(("gpt", "the rest of an answer"), ("human", "Three")),
+        said(),
+        said(("system", "Be brief."), ("human", "Four"), ("gpt", "4")),
+    ]
+    file.write_text(json.dumps(rows))
+    found = training_prompts([str(file)], chat=True)
+    assert [(prompt.id, prompt.text, prompt.turns) for prompt in found] == [
+        ("sharegpt/1", "One", 1),
+        ("sharegpt/4", "Four", 1),
+    ]
+    assert [prompt.history for prompt in found] == [(), (("system", "Be brief."),)]
+    assert not has_answers(file)

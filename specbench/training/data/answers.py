@@ -6,6 +6,7 @@ interruption. Greedy answers of small models often end in a repeated segment, of
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -44,6 +45,7 @@ class _Row(BaseModel):
     id: str
     prompt: list[Token]
     answer: list[Token] = Field(min_length=1)
+    seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
 class _Header(BaseModel):
@@ -108,9 +110,12 @@ def ask(
             )
         progress(len(asked) - len(waiting), len(asked))
         with sole_use(log.path, "wait for it, or choose another folder") if waiting else nullcontext():
+            before = time.monotonic()
             for record in _answered(model, asking, {name: asked[name] for name in waiting}) if waiting else ():
-                text = Text(record.prompt_id, asked[record.prompt_id][1], record.output_ids)
-                log.append({"id": text.id, "prompt": text.prompt, "answer": text.answer, "stop": record.finish_reason})
+                text, now = Text(record.prompt_id, asked[record.prompt_id][1], record.output_ids), time.monotonic()
+                line = {"id": text.id, "prompt": text.prompt, "answer": text.answer, "stop": record.finish_reason}
+                log.append({**line, "seconds": now - before})  # since the answer that ended before it
+                before = now
                 texts[text.id] = text
                 progress(sum(name in texts for name in asked), len(asked))
     finally:
@@ -137,6 +142,12 @@ def made(folder: Path, model: LoadedModel) -> dict[str, Any]:
     return validate(_Header, read_json_object(path, _TODO), path, _TODO).model_dump()
 
 
+def hours(folder: Path) -> float | None:
+    """Return the hours in which a folder's answers were decoded; None if an older version wrote some of them."""
+    seconds = [row.seconds for row in _rows(folder)]
+    return None if None in seconds else sum(each or 0.0 for each in seconds) / 3600
+
+
 def sampling_of(folder: Path, model: LoadedModel) -> Sampling:
     """Return the sampling settings of a folder's answers; raises the errors of :func:`made`."""
     found = made(folder, model)
@@ -144,11 +155,15 @@ def sampling_of(folder: Path, model: LoadedModel) -> Sampling:
 
 
 def _texts(folder: Path) -> Iterator[Text]:
+    for row in _rows(folder):
+        yield Text(row.id, row.prompt, row.answer)
+
+
+def _rows(folder: Path) -> Iterator[_Row]:
     """Yield the finished lines of a folder's ``answers.jsonl``; raise a UsageError that names a bad line and field."""
     file, todo = folder / ANSWERS, "delete that line to decode its answer again"
     for number, row in read_json_lines(file, todo, finished=True) if file.exists() else ():
-        found = validate(_Row, row, f"{file} line {number}", todo)
-        yield Text(found.id, found.prompt, found.answer)
+        yield validate(_Row, row, f"{file} line {number}", todo)
 
 
 def _answered(

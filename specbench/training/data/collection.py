@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
@@ -23,6 +24,7 @@ from specbench.training.data.trajectory_folder import (
     HEADER,
     Header,
     Trajectory,
+    add_time,
     read_header,
     read_statistics,
     shard_path,
@@ -100,7 +102,9 @@ def collect(
     try:
         with _runner(model, sampling, texts, rows) if missing and how.states == "jacobi" else nullcontext() as jacobi:
             for number in missing:
+                began = time.monotonic()
                 write_shard(shard_path(folder, number), *_shard(model, shards[number], how, jacobi))
+                add_time(folder, number, time.monotonic() - began)
                 done += len(shards[number])
                 progress(done, len(texts))
     except (torch.OutOfMemoryError, MemoryError) as error:

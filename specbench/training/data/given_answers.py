@@ -1,4 +1,4 @@
-"""Read training files that contain answers (in the formats of LIMA, Alpaca, Magicoder, and chats)."""
+"""Read training files that contain answers (in the formats of LIMA, Alpaca, Magicoder, ShareGPT, and chats)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specbench.common import Prompt, SpecbenchError, Turn, UsageError, one_line
 from specbench.evals import build_dialogue, choose_style, digest, each_row, file_stem, row_place
@@ -55,13 +55,28 @@ class _Message(BaseModel):
     content: str
 
 
+class ShareGptTurn(BaseModel):
+    """A turn of a conversation as ShareGPT's files have it."""
+
+    model_config = ConfigDict(strict=True)
+
+    speaker: Literal["system", "human", "user", "gpt", "chatgpt", "assistant", "bing", "bard"] = Field(alias="from")
+    value: str
+
+    @property
+    def turn(self) -> Turn:
+        """The turn with its role in a chat template."""
+        role = "system" if self.speaker == "system" else "user" if self.speaker in ("human", "user") else "assistant"
+        return role, self.value
+
+
 class GivenRow(BaseModel):
     """A row of such a file, in one of the formats; other fields are ignored."""
 
     model_config = ConfigDict(strict=True)
 
     messages: list[_Message] | None = None
-    conversations: list[str] | None = None
+    conversations: list[str] | list[ShareGptTurn] | None = None
     prompt: str | None = None
     answer: str | None = None
     instruction: str | None = None
@@ -93,7 +108,10 @@ class GivenRow(BaseModel):
         if self.messages is not None:
             return [(message.role, message.content) for message in self.messages]
         if self.conversations is not None:
-            return [("assistant" if at % 2 else "user", text) for at, text in enumerate(self.conversations)]
+            turns: list[Turn] = []
+            for at, turn in enumerate(self.conversations):
+                turns.append(("assistant" if at % 2 else "user", turn) if isinstance(turn, str) else turn.turn)
+            return turns
         form = next(name for name in _PAIRS if getattr(self, name) is not None)
         answer = next(text for name in _PAIRS[form] if (text := getattr(self, name)) is not None)
         question = getattr(self, form) + (f"\n\n{self.input}" if form == "instruction" and self.input else "")
@@ -129,12 +147,43 @@ def read_given(path: Path, chat: bool) -> tuple[list[Given], str]:
     return found, digest(path)[1]
 
 
-def has_answers(path: Path) -> bool:
-    """Return whether the first row of a file is a question with its answer; False for an unreadable file."""
+class _Conversation(BaseModel):
+    """A row of ShareGPT's files."""
+
+    model_config = ConfigDict(strict=True)
+
+    conversations: list[ShareGptTurn]
+
+
+def sharegpt_prompts(path: Path, chat: bool) -> list[Prompt] | None:
+    """Return the first question of each conversation of a ShareGPT file, as CLLM asks them; None for another file.
+
+    Conversations that begin with an answer, as in files that are split by length, are left out.
+    """
+    found = []
     try:
-        return next(each_row(path, GivenRow), None) is not None
+        next(each_row(path, _Conversation), None)
+    except SpecbenchError:
+        return None
+    for number, row in each_row(path, _Conversation):
+        turns = [turn.turn for turn in row.conversations]
+        history, rest = (turns[:1], turns[1:]) if turns and turns[0][0] == "system" else ([], turns)
+        if rest and rest[0][0] == "user" and rest[0][1].strip():
+            style = choose_style("auto", chat, "prompts")
+            found.append(build_dialogue(str(number), [rest[0][1]], style, history=history))
+    return found
+
+
+def has_answers(path: Path) -> bool:
+    """Return whether the first row of a file is a question with its answer; False for an unreadable file.
+
+    ShareGPT's conversations count as questions: the answers in them are another model's.
+    """
+    try:
+        _, row = next(each_row(path, GivenRow), (0, None))
     except SpecbenchError:
         return False
+    return row is not None and not (row.conversations and isinstance(row.conversations[0], ShareGptTurn))
 
 
 def given_texts(loaded: LoadedModel, rows: Sequence[Given]) -> list[Text]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from specbench.common import UsageError
 from specbench.evals import describe_draw, draw_prompts, file_stem, known_questions
-from specbench.models import LoadedModel
+from specbench.models import LoadedModel, names
 from specbench.training.data import answers
 from specbench.training.data import trajectory_folder as trajectory
 from specbench.training.data.answers import Asking
@@ -70,6 +70,7 @@ def find(
         header = trajectory.read_header(wanted.trajectories)
         texts: Sequence[Any] = list(trajectory.read(wanted.trajectories, model=loaded.spec.fingerprint))
         about["trajectories"] = {"block_size": header.block_size, **header.settings}
+        about["collecting_hours"] = trajectory.hours(wanted.trajectories)
     elif wanted.given:
         texts, about["given"] = _given(loaded, wanted)
     elif wanted.sets:
@@ -78,10 +79,14 @@ def find(
             prompt for each in sets_of_prompts for prompt in draw_prompts(each, wanted.limit, wanted.prompt_seed)
         ]
         texts = answers.ask(loaded, prompts, asking, made_in, progress)
-        about["answers"] = answers.made(made_in, loaded)
+        about |= {"answers": answers.made(made_in, loaded), "collecting_hours": answers.hours(made_in)}
     else:
-        about["answers"] = answers.made(made_in, loaded)
+        about |= {"answers": answers.made(made_in, loaded), "collecting_hours": answers.hours(made_in)}
         texts = answers.read(made_in)
+    if about.get("collecting_hours", 0.0) is None:  # an older version made them
+        del about["collecting_hours"]
+    if read := names.aliases().get(loaded.spec.name, {}).get("pretraining_tokens"):
+        about["pretraining_tokens"] = read
     texts = _of(texts, wanted)
     if wanted.limit is not None:
         about["limit"] = describe_draw(wanted.limit, wanted.prompt_seed)

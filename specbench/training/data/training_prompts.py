@@ -9,6 +9,7 @@ from typing import Any
 
 from specbench.common import Prompt, UsageError, parse_options, plugins, registry, unknown_name
 from specbench.evals import FORMATS, file_stem, known_questions, names_file, task_asking
+from specbench.training.data.given_answers import sharegpt_prompts
 
 _SUFFIX = "-train"
 
@@ -57,9 +58,11 @@ def training_prompts(names: Sequence[str], chat: bool, data_dir: Path | None = N
     found: list[Prompt] = []
     known = known_questions(data_dir) if any(names_file(name) for name in names) else {}
     for name in names:
-        made, who = _task(name, data_dir)
-        with plugins.plugin_call(who):
-            prompts = made.prompts(chat) if names_file(name) else made.training_prompts(chat)
+        prompts = sharegpt_prompts(Path(name), chat) if names_file(name) else None
+        if prompts is None:
+            made, who = _task(name, data_dir)
+            with plugins.plugin_call(who):
+                prompts = made.prompts(chat) if names_file(name) else made.training_prompts(chat)
         if any(prompt.turns > 1 for prompt in prompts):
             raise UsageError(
                 f"cannot train on {name}: its conversations have several user turns to answer; give rows with "

@@ -22,6 +22,7 @@ from specbench.common import (
     damaged,
     open_file,
     parse_json,
+    read_json_lines,
     read_json_object,
     schema_version,
     validate,
@@ -33,7 +34,7 @@ from specbench.training.recipe import Token
 if TYPE_CHECKING:
     from pyarrow import Schema
 
-HEADER = "trajectories.json"
+HEADER, TIMES = "trajectories.json", "times.jsonl"
 FORMAT = 1  # format version of the folder; raised when an older reader would misread it
 _AGAIN = "delete it and repeat its specbench train --collect command"
 _STATISTICS = b"statistics"  # key of a shard's metadata
@@ -82,6 +83,15 @@ class Header:
     format: int = FORMAT
 
 
+class _Time(BaseModel):
+    """A line of the file of times."""
+
+    model_config = ConfigDict(strict=True)
+
+    shard: int = Field(ge=0)
+    seconds: float = Field(ge=0, allow_inf_nan=False)
+
+
 class _Statistics(RootModel[dict[str, float]]):
     """Statistics in a shard: counts and sums."""
 
@@ -97,6 +107,20 @@ class _Head(BaseModel):
     shards: int = Field(ge=0, lt=10**5)  # shard numbers have five digits
     settings: dict[str, Any]
     format: int
+
+
+def add_time(folder: Path, shard: int, seconds: float) -> None:
+    """Note how long a shard took. The time is not in the shard, which is the same whenever it is made."""
+    with (folder / TIMES).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"shard": shard, "seconds": seconds}) + "\n")
+
+
+def hours(folder: Path) -> float | None:
+    """Return the hours in which a folder's states were made; None unless the time of every shard is known."""
+    rows = read_json_lines(folder / TIMES, "delete it", finished=True) if (folder / TIMES).exists() else ()
+    times = [validate(_Time, row, folder / TIMES, "delete it") for _, row in rows]
+    known = {time.shard for time in times} >= {*range(read_header(folder).shards)}
+    return sum(time.seconds for time in times) / 3600 if known else None
 
 
 def read(
