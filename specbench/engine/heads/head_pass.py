@@ -24,10 +24,13 @@ from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions
 from specbench.engine.buckets import SLOT_BUCKETS
 from specbench.engine.cache import LayerShape, StaticCache
+from specbench.engine.cpu import library
 from specbench.engine.graphs import Running, settle
 from specbench.engine.heads.head_rows import HeadRows, Surroundings
 from specbench.engine.heads.seats import FIGURES, Seat, Seats
 from specbench.engine.layers.code import OF_DEVICE
+from specbench.engine.layers.cpu_head import CpuHead, CpuOps
+from specbench.engine.layers.cpu_layers import OwnLayers
 from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.engine.layers.kernel_pieces import HeadKernels
 from specbench.engine.layers.merged import by_shape, serve
@@ -43,6 +46,10 @@ CHUNK = 1024  # rows of a prompt that are read at a time
 Read = Callable[[HeadRows], Any]
 #: (the new rows, the result of Read) -> tensors [S, …] for the host: integers, or numbers converted to float32.
 Draft = Callable[[HeadRows, Any], Sequence[Tensor]]
+
+
+def _nothing() -> None:
+    """Work whose capture shows whether rounds are captured, which on a CPU can hold only torch operations."""
 
 
 class HeadPass:
@@ -91,12 +98,16 @@ class HeadPass:
         self._read, self._draft, self._device = read, draft, device
         self._new_rows, self._draft_rows = new_rows, draft_rows
         for module in modules:
-            Linears(module, linear_kind(module)).attach()
             if use := getattr(module, "set_attn_implementation", None):  # layers of transformers
                 use(interface.NAME)
         self._attentions = Attentions(target.attention, target.model)
         self._attentions.check_shapes(shapes, dict.fromkeys(shapes, heads) if heads else None)
-        self._ops: Ops = self._attentions.ops()
+        self._ops = self._ops_of(target)
+        if isinstance(self._ops, CpuOps):
+            self._ops.multiply(modules)
+        else:
+            for module in modules:
+                Linears(module, linear_kind(module)).attach()
         # The last step may add a whole path of rows after the capacity. A slot without new rows writes after its
         # drafts, and a block with look-ahead is followed by the same number of cells again.
         scratch = 2 * new_rows + 3 * draft_rows
@@ -111,7 +122,7 @@ class HeadPass:
                 "or --concurrency"
             ) from error
         self._kernels = self._kernels_of(layers, target.native)
-        if self._kernels is not None:
+        if self._kernels is not None and not isinstance(self._ops, CpuOps):
             self._multiply(modules, self._kernels, target)
         self._pinned = device.type == "cuda"  # copies from and to pageable memory would wait for the host
         self._host_in = torch.zeros(FIGURES + new_rows, slots, dtype=torch.int32, pin_memory=self._pinned)
@@ -127,7 +138,7 @@ class HeadPass:
         self._extent: int | None = new_rows + 2 * draft_rows
         self._launches: dict[int, Callable[[], None]] = {}
         self._measure()
-        if layers and OF_DEVICE.get(device.type) is FusedLayers:
+        if layers and (self._kernels is not None or OF_DEVICE.get(device.type) is FusedLayers):
             target.note(self.report())
         self._capture_all(target.capture)
         target.at_close(self.release)
@@ -262,13 +273,26 @@ class HeadPass:
 
     # ------------------------------------------------------------------ the round
 
+    def _ops_of(self, target: Target) -> Ops:
+        """Return the operations of the round; on a CPU those of our C++ where it runs."""
+        ours = OF_DEVICE.get(self._device.type) is OwnLayers and target.native is not False
+        ours = ours and self._attentions.tree == "reference" and target.model.dtype in library.TYPES
+        if ours and target.capture(_nothing) is _nothing:
+            try:
+                return CpuOps()
+            except EnvironmentRefused:  # the target's report says why
+                pass
+        return self._attentions.ops()
+
     def _kernels_of(self, layers: Sequence[nn.Module], native: bool | None) -> HeadKernels | None:
-        """Return the kernels for the layers on a GPU, or None if torch runs them; ``_why_plain`` is then the reason."""
+        """Return our code for the layers, or None if torch runs them; ``_why_plain`` is then the reason."""
         wanted = OF_DEVICE.get(self._device.type) is FusedLayers and native is not False
         self._why_plain = "" if wanted else "not requested"
-        if not layers or not wanted:
+        if not layers or not (wanted or isinstance(self._ops, CpuOps)):
             return None
         try:
+            if isinstance(self._ops, CpuOps):
+                return CpuHead(layers, self._cache, self._ops.work)
             return HeadKernels(layers, self._cache)
         except Unlike as unlike:
             self._why_plain = f"{unlike}"
