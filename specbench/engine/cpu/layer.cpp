@@ -4,8 +4,10 @@
 // half the time of the products. Here a call is one parallel region, and rows stay in cached buffers between its parts.
 
 #include <omp.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <vector>
 
@@ -56,6 +58,7 @@ struct Work {
   Sight see{};
   std::vector<int32_t> run, more, rest;
   Buffer residual, normed, projected, attended, product, inner, scratch;
+  std::vector<std::unique_ptr<void, decltype(&std::free)>> halves;  // weights in bf16, see work_halve
 };
 
 struct Shares {
@@ -374,6 +377,23 @@ extern "C" {
 
 Work* work_new() { return new (std::nothrow) Work(); }
 void work_free(Work* work) { delete work; }
+
+// Copy weights to bf16, in huge pages, if that holds all of them exactly. Returns null if it does not, or without memory.
+const void* work_halve(Work* work, const float* weight, long count) {
+  const uint32_t* from = reinterpret_cast<const uint32_t*>(weight);
+  uint32_t lost = 0;
+  for (long i = 0; i < count; i++) lost |= from[i] & 0xFFFF;
+  constexpr long PAGE = 2 << 20;
+  const long bytes = count * 2;
+  void* found = nullptr;
+  if (lost || posix_memalign(&found, bytes < PAGE ? 64 : PAGE, bytes)) return nullptr;
+#ifdef MADV_HUGEPAGE
+  madvise(found, bytes / PAGE * PAGE, MADV_HUGEPAGE);
+#endif
+  for (long i = 0; i < count; i++) static_cast<uint16_t*>(found)[i] = from[i] >> 16;
+  work->halves.emplace_back(found, &std::free);
+  return found;
+}
 
 // Set which rows see which in the next layers. Returns 0, or 1 if memory runs out.
 int work_aim(Work* work, const Sight* see) try {

@@ -95,6 +95,8 @@ def _loaded() -> Any:
     library.work_new.restype = _pointer
     library.work_free.argtypes = [_pointer]
     library.work_free.restype = None
+    library.work_halve.argtypes = [_pointer, _pointer, _long]
+    library.work_halve.restype = _pointer
     library.work_aim.argtypes = [_pointer, _pointer]
     library.layers_run.argtypes = [_pointer, _pointer, _long, _pointer, _pointer, _pointer, _pointer, _long, _int]
     library.attention_run.argtypes = [*[_pointer] * 6, _long, _int]
@@ -128,6 +130,13 @@ class Work:
             raise MemoryError
         self._kept: tuple[Tensor, ...] = ()
         self._sight = Sight()
+
+    def halve(self, weight: Tensor) -> int | None:
+        """Return the address of a bfloat16 copy of float32 weights, or None if it would not be exact."""
+        found: int | None = self._library.work_halve(
+            self._at, address(weight, torch.float32, weight.numel()), weight.numel()
+        )
+        return found
 
     def aim(
         self, see: Visibility, layout: Layout, capacity: int, *, start: Tensor | None = None, offset: int = 0

@@ -97,6 +97,7 @@ class HeadPass:
         slots, dtype, device = target.slots, target.model.dtype, target.model.device
         self._read, self._draft, self._device = read, draft, device
         self._new_rows, self._draft_rows = new_rows, draft_rows
+        self._read_rows = new_rows  # rows of each text that a round reads; an eager one reads no padding
         for module in modules:
             if use := getattr(module, "set_attn_implementation", None):  # layers of transformers
                 use(interface.NAME)
@@ -292,7 +293,7 @@ class HeadPass:
             return None
         try:
             if isinstance(self._ops, CpuOps):
-                return CpuHead(layers, self._cache, self._ops.work)
+                return CpuHead(layers, self._cache, self._ops)
             return HeadKernels(layers, self._cache)
         except Unlike as unlike:
             self._why_plain = f"{unlike}"
@@ -361,6 +362,7 @@ class HeadPass:
         else:
             ends = max(length + new for length, new, *_ in columns) + 2 * self._draft_rows
             self._extent = max(ends, max(length for length, *_ in columns) + self._new_rows)
+            self._read_rows = max(new for _, new, *_ in columns)
             self._work(slots)
         settle(self._device)
         for slot in waiting:
@@ -391,13 +393,15 @@ class HeadPass:
     @torch.inference_mode()
     def _compute(self, slots: int) -> Sequence[Tensor]:
         length, new, anchor = self._device_in[:3, :slots]
-        tokens = self._device_in[FIGURES:, :slots].T
+        rows = self._read_rows
+        tokens = self._device_in[FIGURES : FIGURES + rows, :slots].T
         around = self._around(self._ops, self._attentions.tree, slice(0, slots), self._extent)
-        order = self._chain(slots, self._new_rows)
         # Padding rows come last: no other row sees them, and drafts overwrite them.
-        rows = HeadRows.of_text(around, order, tokens, self._features[:slots], length, new, anchor)
-        rows = replace(rows, numbers=self._numbers[:slots])
-        return self._draft(rows, self._read(rows))
+        text = HeadRows.of_text(
+            around, self._chain(slots, rows), tokens, self._features[:slots, :rows], length, new, anchor
+        )
+        text = replace(text, numbers=self._numbers[:slots])
+        return self._draft(text, self._read(text))
 
     def _absorb(self, slot: int, tokens: Sequence[int], features: Tensor) -> None:
         """Put many rows into the cache at once, eagerly, because prompts differ in length."""

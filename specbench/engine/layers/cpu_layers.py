@@ -29,10 +29,10 @@ class OwnLayers(Forwards):
     def __init__(self, model: Any, cache: StaticCache, calls: Calls) -> None:
         if model.dtype not in (torch.float32, torch.bfloat16):
             raise Unlike(f"{model.dtype} is not supported".replace("torch.", ""))
-        self._layers, make = decoder_layers(model), Structures(cache)
+        self._layers, make = decoder_layers(model), Structures()
         self._capacity = cache.capacity
         parts = [parts_of(layer, cache.shapes, calls) for layer in self._layers]
-        found = [make.layer(each) for each in parts]
+        found = [make.layer(each, cache) for each in parts]
         head = model.get_output_embeddings()
         product = make.linear(plain_linear(head, "LM head"))
         norms = [(module, make.norm(norm_of(module))) for module in self._other_norms(model)]
