@@ -144,7 +144,7 @@ class Work:
         """Set which rows see which in the next layers.
 
         Args:
-            see: what the rows see. It may have further rows before those of each slot, whose keys and values are stored.
+            see: what the rows see. It may have further rows before each slot's, whose keys and values are stored.
             layout: of the rows.
             capacity: of the cache.
             start: int32 [S], cell in which each slot's first row is stored; None: the one after its cached tokens.
@@ -154,7 +154,7 @@ class Work:
         rows, every = len(layout.slot), len(see.depth)
         before = (every - rows) // slots
         if before:
-            depth = depth.view(slots, -1)[:, before:].flatten()
+            depth = depth.view(slots, -1)[:, before:].flatten().contiguous()
         start = see.lengths if start is None else start
         slot, first, count, length, start, depth, reach = self._kept = (
             layout.slot, layout.first, layout.count, see.lengths, start, depth, see.rows.contiguous(),

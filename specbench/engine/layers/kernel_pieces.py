@@ -17,7 +17,7 @@ from specbench.engine.cache import StaticCache
 from specbench.engine.fast_paths import reason, triton_fault
 from specbench.engine.layers.fused_layer import TOLERANCE, FusedLayer, Fusions, add_norm
 from specbench.engine.layers.merged import Product
-from specbench.engine.layers.parts import Norm, Parts, Unlike, norm_of, parts_of
+from specbench.engine.layers.parts import Parts, Unlike, norm_of, parts_of
 from specbench.engine.layers.pieces import PLAIN, Attend, Rotary, Store
 
 if TYPE_CHECKING:
