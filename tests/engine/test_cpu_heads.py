@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.decoders import alone
-from support.small_heads import BLOCKS, KINDS, head, outcomes, passes, target
+from support.small_heads import BLOCKS, KINDS, head, outcomes, passes, played, target
 from torch import Tensor
 
 from benchmarks.gpu_check.recorder import recorded_capture
@@ -21,8 +21,52 @@ from specbench.engine.layers.cpu_structures import Structures
 from specbench.engine.layers.kernel_pieces import PIECES
 from specbench.engine.ops import TorchOps
 from specbench.heads.block_head import BlockRounds
+from specbench.methods.dspark.config import DSparkConfig
+from specbench.methods.dspark.drafting import DSparkRounds
+from specbench.methods.dspark.head import DSparkHead
+from specbench.methods.medusa.config import HeadConfig as MedusaConfig
+from specbench.methods.medusa.drafting import Rounds as MedusaRounds
+from specbench.methods.medusa.head import DraftHead as MedusaHead
+from specbench.methods.mtp.drafting import MtpRounds
+from specbench.methods.mtp.head import MtpConfig, MtpHead
 
-ALL = {True: [*PIECES], False: ["norm", "attention", "mlp"]}  # whether the head drafts a block
+ROUNDS = (((0, 9), (2, 4)), ((1, 1),), ((2, 3), (0, 2)))  # prompts, rows of several texts, and a text between them
+CASES = (*KINDS, "dspark", "medusa", "mtp")
+
+
+def drawn(kind: str) -> Any:
+    """A head for the small target."""
+    if kind in KINDS:
+        return head(kind, "cpu")
+    config = target("cpu").config
+    if kind == "dspark":
+        return DSparkHead.random(DSparkConfig.for_target(config, mask_token_id=299, layers=2))
+    if kind == "medusa":
+        return MedusaHead.random(MedusaConfig.for_target(config, heads=3, blocks=2))
+    return MtpHead.random(MtpConfig.of(target("cpu"), "deepseek"))
+
+
+def drafted(kind: str, drafts: Any, native: bool | None) -> tuple[list[tuple[Tensor, ...]], dict[str, Any]]:
+    """What a copy of a head drafts in :data:`ROUNDS`, and the report."""
+    drafts, model = copy.deepcopy(drafts), target("cpu", drafts.dtype)
+    what = replace(alone(model, slots=3, capacity=60), native=native)
+    made: Any
+    if kind == "dspark":
+        made = DSparkRounds(drafts, what, depth=5, width=2)
+    elif kind == "medusa":
+        made = MedusaRounds(drafts, what, depth=3, width=4)
+    elif kind == "mtp":
+        made = MtpRounds(drafts, what, depth=4, width=2)
+    else:
+        made = passes(kind, drafts, native)
+    return played(made._passes, drafts, ROUNDS), made._passes.report()
+
+
+def assert_ours(kind: str, report: dict[str, Any]) -> None:
+    without = PIECES if kind in ("medusa", "mtp") else () if kind in (*BLOCKS, "dspark") else ("keep",)
+    assert report["linears"] == "own"
+    assert report["fusions"] == [piece for piece in PIECES if piece not in without]
+    assert report["not_fused"] == {}
 
 
 @pytest.fixture(params=[1, 3])
@@ -39,13 +83,14 @@ def exact_in_bf16(drafts: Any) -> Any:
 
 
 @pytest.mark.parametrize("halves", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CASES)
 @pytest.mark.usefixtures("threads")
 def test_rounds_draft_what_torch_drafts(kind: str, halves: bool) -> None:
-    drafts = exact_in_bf16(head(kind, "cpu")) if halves else head(kind, "cpu")
-    plain, _ = outcomes(kind, copy.deepcopy(drafts), False)
-    ours, report = outcomes(kind, drafts, None)
-    assert report == {"fusions": ALL[kind in BLOCKS], "not_fused": {}}
+    drafts = exact_in_bf16(drawn(kind)) if halves else drawn(kind)
+    plain, _ = drafted(kind, drafts, False)
+    ours, report = drafted(kind, drafts, None)
+    assert_ours(kind, report)
+    assert (report["bf16_products"] > 0) is halves
     for expected, got in zip(plain, ours, strict=True):
         for one, other in zip(expected, got, strict=True):
             if one.is_floating_point():
@@ -54,13 +99,14 @@ def test_rounds_draft_what_torch_drafts(kind: str, halves: bool) -> None:
                 assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CASES)
 def test_bf16_rounds_err_no_more_than_torch(kind: str) -> None:
-    exact = exact_in_bf16(head(kind, "cpu"))
-    truth, _ = outcomes(kind, copy.deepcopy(exact), False)
-    plain, _ = outcomes(kind, copy.deepcopy(exact).to(torch.bfloat16), False)
-    ours, report = outcomes(kind, exact.to(torch.bfloat16), None)
-    assert report == {"fusions": ALL[kind in BLOCKS], "not_fused": {}}
+    exact = exact_in_bf16(drawn(kind))
+    truth, _ = drafted(kind, exact, False)
+    exact = exact.to(torch.bfloat16)
+    plain, _ = drafted(kind, exact, False)
+    ours, report = drafted(kind, exact, None)
+    assert_ours(kind, report)
     assert error(ours, truth) < 1.2 * error(plain, truth)
 
 

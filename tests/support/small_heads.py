@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,13 +12,14 @@ import torch
 from support.decoders import alone
 from support.models import supported
 
+from specbench.engine.heads.head_pass import HeadPass
 from specbench.heads.block_config import BlockHeadConfig
 from specbench.heads.block_head import BlockHead, BlockRounds
 from specbench.heads.level_rounds import LevelRounds
 from specbench.methods.eagle3.config import HeadConfig as EagleConfig
 from specbench.methods.eagle3.head import DraftHead as EagleHead
 
-ROUNDS = ((0, 9), (1, 1), (0, 2))  # (slot, new rows)
+ROUNDS = (((0, 9),), ((1, 1),), ((0, 2),))  # (slot, new rows) of the texts that share a round
 BLOCKS = ("block", "ahead", "windows")
 KINDS = (*BLOCKS, "tree", "chain", "norms", "parallel")
 
@@ -59,7 +61,7 @@ NOTED: list[Any] = []
 
 def passes(kind: str, drafts: Any, native: bool | None, products: Any = lambda weights: None) -> Any:
     model = target(drafts.device.type, drafts.dtype)
-    what = replace(alone(model, slots=2, capacity=60), native=native, note=NOTED.append, products=products)
+    what = replace(alone(model, slots=3, capacity=60), native=native, note=NOTED.append, products=products)
     if isinstance(drafts, BlockHead):
         return BlockRounds(drafts, what, depth=3, width=5)
     return LevelRounds(drafts, what, depth=3, width=1 if kind == "chain" else 2)
@@ -69,12 +71,18 @@ def outcomes(
     kind: str, drafts: Any, native: bool | None, products: Any = lambda weights: None
 ) -> tuple[list[tuple[torch.Tensor, ...]], dict[str, Any]]:
     """What rounds hand to the host, and the report."""
-    found, generator = passes(kind, drafts, native, products)._passes, torch.Generator().manual_seed(1)
-    rounds = []
-    for _ in range(2):
+    found = passes(kind, drafts, native, products)._passes
+    return played(found, drafts, ROUNDS), found.report()
+
+
+def played(found: HeadPass, drafts: Any, rounds: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[torch.Tensor, ...]]:
+    """What each text drafts when texts get new rows round by round."""
+    generator, results = torch.Generator().manual_seed(1), []
+    for _ in range(3):
         found.open()
-    for slot, count in ROUNDS:
-        features = torch.randn(count, drafts.fc.in_features, generator=generator).to(drafts.device, drafts.dtype)
-        found.append(slot, [(5 * each) % 97 for each in range(count)], features)
-        rounds.append(found.draft(slot))
-    return rounds, found.report()
+    for some in rounds:
+        for slot, count in some:
+            features = torch.randn(count, drafts.features, generator=generator).to(drafts.device, drafts.dtype)
+            found.append(slot, [(5 * each) % 97 for each in range(count)], features)
+        results += [found.draft(slot) for slot, _ in some]
+    return results

@@ -139,7 +139,7 @@ class HeadPass:
         self._extent: int | None = new_rows + 2 * draft_rows
         self._launches: dict[int, Callable[[], None]] = {}
         self._measure()
-        if layers and (self._kernels is not None or OF_DEVICE.get(device.type) is FusedLayers):
+        if isinstance(self._ops, CpuOps) or (layers and OF_DEVICE.get(device.type) is FusedLayers):
             target.note(self.report())
         self._capture_all(target.capture)
         target.at_close(self.release)
@@ -287,14 +287,13 @@ class HeadPass:
 
     def _kernels_of(self, layers: Sequence[nn.Module], native: bool | None) -> HeadKernels | None:
         """Return our code for the layers, or None if torch runs them; ``_why_plain`` is then the reason."""
-        wanted = OF_DEVICE.get(self._device.type) is FusedLayers and native is not False
+        ops, fuses = self._ops, OF_DEVICE.get(self._device.type) is FusedLayers and native is not False
+        wanted = fuses or isinstance(ops, CpuOps)
         self._why_plain = "" if wanted else "not requested"
-        if not layers or not (wanted or isinstance(self._ops, CpuOps)):
+        if not layers or not wanted:
             return None
         try:
-            if isinstance(self._ops, CpuOps):
-                return CpuHead(layers, self._cache, self._ops)
-            return HeadKernels(layers, self._cache)
+            return CpuHead(layers, self._cache, ops) if isinstance(ops, CpuOps) else HeadKernels(layers, self._cache)
         except Unlike as unlike:
             self._why_plain = f"{unlike}"
             return None
@@ -315,10 +314,11 @@ class HeadPass:
             serve(linear, by)
 
     def report(self) -> dict[str, Any]:
-        """Which pieces of the layers run as kernels, and why the others do not."""
+        """Which pieces of the layers run in our own code, and why the others do not."""
+        own = {"linears": "own", "bf16_products": self._ops.structures.halved} if isinstance(self._ops, CpuOps) else {}
         if self._kernels is None:
-            return {"fusions": [], "not_fused": {"all": self._why_plain} if self._why_plain else {}}
-        return self._kernels.report()
+            return {"fusions": [], "not_fused": {"all": self._why_plain} if self._why_plain else {}, **own}
+        return {**self._kernels.report(), **own}
 
     def _measure(self) -> None:
         """Run a round and ignore its result, to learn the shapes of its results and which kernels its layers get."""

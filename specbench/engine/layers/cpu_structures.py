@@ -21,6 +21,7 @@ class Structures:
         self._work = work
         self._kept: list[Tensor] = []
         self._linears: dict[nn.Linear, library.Linear] = {}
+        self.halved = 0  # linear layers whose weights are held in bfloat16
 
     def layer(self, parts: Parts, cache: StaticCache) -> library.Layer:
         """Structure of a decoder layer that stores its keys and values in ``cache``."""
@@ -82,6 +83,7 @@ class Structures:
             half = self._work.halve(weight) if self._work and weight.dtype is torch.float32 else None
             if half is not None:
                 found.weight, found.type = half, library.TYPES[torch.bfloat16]
+                self.halved += 1
             return found
         self._kept += packed.tensors
         quants, scales = packed.quants, packed.scales
