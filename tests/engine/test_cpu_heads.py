@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -159,3 +161,13 @@ def test_heads_of_other_kinds_run_in_torch(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(library, "open_cpu_library", no_compiler)
     assert type(passes("block", head("block", "cpu"), None)._passes._ops) is TorchOps
+
+
+def test_release_frees_the_cache() -> None:
+    drafts = head("block", "cpu")
+    rounds = passes("block", drafts, None)._passes
+    cache = weakref.ref(rounds._cache)
+    rounds.release()
+    gc.collect()
+    assert cache() is None
+    assert drafts.fc(torch.zeros(1, drafts.features)).shape == (1, drafts.config.hidden_size)

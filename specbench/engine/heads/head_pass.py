@@ -75,8 +75,8 @@ class HeadPass:
         draws: most draft tokens that :meth:`HeadRows.drawn` samples; 0 for a head that takes the best tokens.
         modules: the head's modules: their linear layers, and the attention of modules with transformers'
             ``set_attn_implementation``, are replaced by the engine's.
-        layers: the head's decoder layers, if its forward uses :attr:`HeadRows.pieces`; on a GPU they run in few
-            kernels.
+        layers: the head's decoder layers, if its forward uses :attr:`HeadRows.pieces`; they run in few kernels on a GPU
+            and in C++ on a CPU.
     """
 
     def __init__(

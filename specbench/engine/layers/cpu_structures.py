@@ -11,7 +11,7 @@ from specbench.engine.layers.parts import Norm, Parts, Unlike
 
 
 class Structures:
-    """Make structures; they point to tensors that live as long as this object.
+    """Make structures; they point to tensors that live as long as this object, and to a cache that the caller holds.
 
     ``work``: holds float32 weights in bfloat16 where that is exact, as it is for weights from files in bfloat16. Their
     products have the same bits and read half the bytes. None: weights stay as they are.
@@ -50,7 +50,6 @@ class Structures:
         found.hidden, found.inner = found.output.out, found.down.in_
         keys, values = cache.stored(attention.index)
         found.activation, found.type = library.ACTIVATIONS[mlp.activation], library.TYPES[keys.dtype]
-        self._kept += [keys, values]
         cells = len(keys) * heads.kv_heads * cache.capacity
         found.keys = library.address(keys, keys.dtype, cells * heads.size)
         found.values = library.address(values, keys.dtype, cells * heads.value_size)
