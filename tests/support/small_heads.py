@@ -1,4 +1,4 @@
-"""Small heads of every kind, and what their rounds return with our own layers and with torch's."""
+"""Heads of every kind for a small target, and what their rounds return in our own code and in torch."""
 
 from __future__ import annotations
 
