@@ -28,7 +28,7 @@ def engine_line(report: Mapping[str, Any]) -> str:
         own = sum(each.get("kernel") == "own" for each in products)
         parts.append(f"products of up to 16 rows: our kernel for {own} of {len(products)} shapes")
     for head in report.get("heads") or ():
-        parts.append("head: " + (_fused(head) or f"torch's{_missing(head)}"))
+        parts.append("head: " + (_own(head) or _fused(head) or f"torch's{_missing(head)}"))
     parts += [str(note) for note in report.get("notes") or ()]
     return "; ".join(parts)
 
@@ -41,6 +41,15 @@ def layers_line(report: Mapping[str, Any]) -> str:
         return f"layers: {fused}"
     why = report.get("why_not_own") or report.get("why_not_fused")
     return f"layers: transformers' ({why})" if why else ""
+
+
+def _own(report: Mapping[str, Any]) -> str:
+    """The parts of a head that run in our C++; empty if there are none."""
+    if report.get("linears") != "own":
+        return ""
+    halved = f"; {report['bf16_products']} with weights in bf16, exactly" if report.get("bf16_products") else ""
+    parts = ["products", *(report.get("fusions") or ())]
+    return f"our own C++ ({', '.join(parts)}{_missing(report)}{halved})"
 
 
 def _fused(report: Mapping[str, Any]) -> str:

@@ -37,6 +37,10 @@ CAPTURED = {"graphs": 14, "capture_s": 2.07, "capture_bytes": 310 << 20}
             {"fusions": ["norm"], "not_fused": {"mlp": "layer 3 comes out 0.2 off"}},
             "layers: fused (norm; not mlp: layer 3 comes out 0.2 off)",
         ),
+        (
+            {"heads": [{"linears": "own", "fusions": ["norm"], "not_fused": {"mlp": "no"}, "bf16_products": 3}]},
+            "head: our own C++ (products, norm; not mlp: no; 3 with weights in bf16, exactly)",
+        ),
         ({"why_not_fused": "triton is not installed"}, "layers: transformers' (triton is not installed)"),
         ({}, ""),
     ],

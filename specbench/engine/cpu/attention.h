@@ -12,19 +12,21 @@
 // Which rows see which in a forward. Must match library.py field by field.
 struct Sight {
   long rows, slots, capacity;
+  long before;  // further rows of each slot, which come before these rows in ``reach`` and are in the cache already
+  long offset;  // slots of the cache before the first one
   const int32_t* slot;    // [rows]; ``slots`` for padding
   const int32_t* first;   // [slots], first row of each slot
   const int32_t* count;   // [slots], rows of each slot
   const int32_t* length;  // [slots], cached tokens of each slot
+  const int32_t* start;   // [slots], cell in which each slot's first row is stored
   const int32_t* depth;   // [rows]
-  const uint8_t* reach;   // [rows, rows], whether row j is row i or its ancestor
+  const uint8_t* reach;   // [all, all] with all = rows + slots * before, whether row j is row i or its ancestor
   // Filled by look(): row i sees the first run[i] rows of its tree, and the rows rest[more[i]..more[i + 1]] after them.
   int32_t* run;   // [rows]
   int32_t* more;  // [rows + 1]
   int32_t* rest;  // ranks (row indices within the tree)
 };
 
-static inline long rank_of(const Sight& see, long row) { return row - see.first[see.slot[row]]; }
 static inline bool padding(const Sight& see, long row) { return see.slot[row] >= see.slots; }
 
 // Most entries of ``rest`` that a forward can need.
@@ -40,8 +42,9 @@ static void look(Sight& see) {
     see.more[row] = places;
     see.run[row] = 0;
     if (padding(see, row)) continue;
-    const long first = see.first[see.slot[row]], rank = row - first;
-    const uint8_t* mine = see.reach + row * see.rows + first;
+    const long slot = see.slot[row], first = see.first[slot] + slot * see.before;
+    const long rank = see.before + row - see.first[slot];
+    const uint8_t* mine = see.reach + (first + rank) * (see.rows + see.slots * see.before) + first;
     long at = 0;
     while (at <= rank && mine[at]) at++;
     see.run[row] = static_cast<int32_t>(at);

@@ -4,8 +4,10 @@
 // half the time of the products. Here a call is one parallel region, and rows stay in cached buffers between its parts.
 
 #include <omp.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <vector>
 
@@ -56,6 +58,7 @@ struct Work {
   Sight see{};
   std::vector<int32_t> run, more, rest;
   Buffer residual, normed, projected, attended, product, inner, scratch;
+  std::vector<std::unique_ptr<void, decltype(&std::free)>> halves;  // weights in bf16, see work_halve
 };
 
 struct Shares {
@@ -90,32 +93,33 @@ void attention_piece(const Layer& layer, const Sight& see, const Shares& shares,
   Query some[QUERIES];
   for (long i = begin; i < end; i++) {
     const long row = see.first[slot] + i / group, text = see.length[slot] + see.depth[row] + 1;
+    const long prefix = see.length[slot] + see.run[row];
     some[i - begin] = {row, kv_head * group + i % group, heads.window ? std::max<long>(0, text - heads.window) : 0,
-                       see.length[slot] + see.run[row], text};
+                       prefix, prefix + see.more[row + 1] - see.more[row]};
   }
-  const long head = slot * heads.kv_heads + kv_head;
+  const long head = (see.offset + slot) * heads.kv_heads + kv_head;
   const A* keys = static_cast<const A*>(layer.keys) + head * see.capacity * heads.size;
   const A* values = static_cast<const A*>(layer.values) + head * see.capacity * heads.value_size;
   attend(heads, see, some, end - begin, queries, stride, keys, values, scores, see.capacity + LANES, out,
          heads.heads * heads.value_size);
 }
 
-// Normalize and rotate a row's queries and keys, and store its keys and values in a cell after the slot's cached ones.
+// Normalize and rotate a row's heads from ``first`` on, queries before keys, and store its keys and values in its cell.
 template <class A>
 void place(const Layer& layer, const Sight& see, long row, float* projected, const A* cosine, const A* sine,
-           long turned) {
+           long turned, long first) {
   const Heads& heads = layer.heads;
-  for (long head = 0; head < heads.heads + heads.kv_heads; head++) {
+  for (long head = first; head < heads.heads + heads.kv_heads; head++) {
     float* mine = projected + head * heads.size;
     const Norm& norm = head < heads.heads ? layer.of_query : layer.of_key;
     if (norm.weight) rms_norm(norm, mine, mine, heads.size);
     rotate(mine, cosine, sine, turned);
   }
   if (padding(see, row)) return;
-  const long cell = see.length[see.slot[row]] + rank_of(see, row);
+  const long slot = see.slot[row], cell = see.start[slot] + row - see.first[slot];
   const float *key = projected + heads.heads * heads.size, *value = key + heads.kv_heads * heads.size;
   for (long head = 0; head < heads.kv_heads; head++) {
-    const long at = (see.slot[row] * heads.kv_heads + head) * see.capacity + cell;
+    const long at = ((see.offset + slot) * heads.kv_heads + head) * see.capacity + cell;
     narrow(key + head * heads.size, static_cast<A*>(layer.keys) + at * heads.size, heads.size);
     narrow(value + head * heads.value_size, static_cast<A*>(layer.values) + at * heads.value_size, heads.value_size);
   }
@@ -167,23 +171,23 @@ void gated(const Seat& seat, long part, const Layer& layer, const float* x, long
 
 // Memory of a forward, large enough for its largest layer.
 struct Space {
-  Space(Work& work, const Layer* layers, long count, int threads) {
-    const Sight& see = work.see;
-    long wide = 0, values = 0, inner_size = 0;
+  Space(Work& work, const Layer* layers, long count, long rows, int threads) {
+    long wide = 0, values = 0, inner_size = 0, read = layers->hidden;
     for (const Layer* layer = layers; layer < layers + count; layer++) {
-      const Pieces pieces(layer->gate, see.rows);
+      const Pieces pieces(layer->gate, rows);
       wide = std::max(wide, width(layer->heads));
       values = std::max(values, layer->heads.heads * layer->heads.value_size);
       inner_size = std::max(inner_size, layer->inner);
-      own = std::max({own, 2 * QUERIES * (see.capacity + LANES), pieces.width * ROWS});
+      read = std::max(read, layer->inputs->in);
+      own = std::max({own, 2 * QUERIES * (work.see.capacity + LANES), pieces.width * ROWS});
     }
     const long size = layers->hidden;
-    residual = work.residual.of(see.rows * size);
-    normed = work.normed.of(see.rows * size);
-    projected = work.projected.of(see.rows * wide);
-    attended = work.attended.of(see.rows * values);
-    product = work.product.of(see.rows * size);
-    inner = work.inner.of(see.rows * inner_size);
+    residual = work.residual.of(rows * size);
+    normed = work.normed.of(rows * read);
+    projected = work.projected.of(rows * wide);
+    attended = work.attended.of(rows * values);
+    product = work.product.of(rows * size);
+    inner = work.inner.of(rows * inner_size);
     scratch = work.scratch.of(own * threads);
   }
 
@@ -200,28 +204,35 @@ void add(const Norm& norm, float* added, float* to, long size) {
   for (long i = 0; i < size; i++) to[i] += added[i];
 }
 
+// A thread's share of a layer's attention, from ``normed`` to ``product``, in four parts from ``part`` on.
+template <class A>
+void attention_parts(const Seat& seat, long part, const Sight& see, const Space& space, const Layer& layer,
+                     const Shares& shares, const A* cosine, const A* sine, long turned, float* mine) {
+  const long rows = see.rows, wide = Space::width(layer.heads), values = layer.heads.heads * layer.heads.value_size;
+  float* projected = space.projected;
+  products(seat, part, layer.inputs, layer.inputs[1].weight ? 3 : 1, space.normed, rows, projected, wide);
+  each_row(seat, part + 1, rows, [&](long row) {
+    place(layer, see, row, projected + row * wide, cosine + row * turned, sine + row * turned, turned, 0);
+    if (padding(see, row)) std::fill_n(space.attended + row * values, values, 0.0f);
+  });
+  seat.share(part + 2, shares.pieces, [&](long piece) {
+    attention_piece<A>(layer, see, shares, piece, projected, wide, mine, space.attended);
+  });
+  products(seat, part + 3, &layer.output, 1, space.attended, rows, space.product, layer.hidden);
+}
+
 constexpr long PARTS = 9;  // parts of a layer
 
 // A thread's share of a layer, in PARTS parts from ``part`` on; reads and updates the residual stream.
 template <class A>
 void layer_parts(const Seat& seat, long part, const Sight& see, const Space& space, const Layer& layer, const Shares& shares,
                  const A* cosine, const A* sine, long turned, float* mine, A* out) {
-  const Heads& heads = layer.heads;
   const long rows = see.rows, size = layer.hidden;
-  const long wide = Space::width(heads), values = heads.heads * heads.value_size;
-  float *residual = space.residual, *normed = space.normed, *projected = space.projected, *product = space.product;
+  float *residual = space.residual, *normed = space.normed, *product = space.product;
   each_row(seat, part, rows, [&](long row) {
     rms_norm(layer.before_attention, residual + row * size, normed + row * size, size);
   });
-  products(seat, part + 1, layer.inputs, layer.inputs[1].weight ? 3 : 1, normed, rows, projected, wide);
-  each_row(seat, part + 2, rows, [&](long row) {
-    place(layer, see, row, projected + row * wide, cosine + row * turned, sine + row * turned, turned);
-    if (padding(see, row)) std::fill_n(space.attended + row * values, values, 0.0f);
-  });
-  seat.share(part + 3, shares.pieces, [&](long piece) {
-    attention_piece<A>(layer, see, shares, piece, projected, wide, mine, space.attended);
-  });
-  products(seat, part + 4, &layer.output, 1, space.attended, rows, product, size);
+  attention_parts(seat, part + 1, see, space, layer, shares, cosine, sine, turned, mine);
   each_row(seat, part + 5, rows, [&](long row) {
     float* to = residual + row * size;
     add(layer.after_attention, product + row * size, to, size);
@@ -242,7 +253,7 @@ template <class A>
 void run(Work& work, const Layer* layers, long count, const A* hidden, void* const* outs, const A* cosine,
          const A* sine, long turned, int threads) {
   const Sight& see = work.see;
-  const Space space(work, layers, count, threads);
+  const Space space(work, layers, count, see.rows, threads);
   std::vector<Shares> shares;
   for (const Layer* layer = layers; layer < layers + count; layer++)
     shares.push_back(share_attention(see, layer->heads, threads));
@@ -260,12 +271,129 @@ void run(Work& work, const Layer* layers, long count, const A* hidden, void* con
   }
 }
 
+// The attention of a layer over rows x [rows, width] without norms and residual; without ``out``, only stores their keys
+// and values.
+template <class A>
+void run_attention(Work& work, const Layer& layer, const A* x, A* out, const A* cosine, const A* sine, long turned,
+                   int threads) {
+  const Sight& see = work.see;
+  const Heads& heads = layer.heads;
+  const long rows = see.rows, width = layer.inputs->in, wide = Space::width(heads);
+  const long apart = !out && layer.inputs[1].weight;  // queries are a product of their own, which is left out
+  const Space space(work, &layer, 1, rows, threads);
+  const Shares shares = share_attention(see, heads, threads);
+  Team team(6, threads);
+#pragma omp parallel num_threads(threads)
+  {
+    const Seat seat{team, omp_get_thread_num()};
+    each_row(seat, 0, rows, [&](long row) { widen(x + row * width, space.normed + row * width, width); });
+    if (out) {
+      attention_parts(seat, 1, see, space, layer, shares, cosine, sine, turned,
+                      space.scratch + seat.thread * space.own);
+      each_row(seat, 5, rows, [&](long row) {
+        narrow(space.product + row * layer.hidden, out + row * layer.hidden, layer.hidden);
+      });
+    } else {
+      products(seat, 1, layer.inputs + apart, apart ? 2 : 1, space.normed, rows,
+               space.projected + apart * heads.heads * heads.size, wide);
+      each_row(seat, 2, rows, [&](long row) {
+        place(layer, see, row, space.projected + row * wide, cosine + row * turned, sine + row * turned, turned,
+              heads.heads);
+      });
+    }
+  }
+}
+
+// The gated MLP of a layer: out = MLP of x, both [rows, hidden].
+template <class A>
+void run_mlp(Work& work, const Layer& layer, const A* x, A* out, long rows, int threads) {
+  const long size = layer.hidden;
+  const Space space(work, &layer, 1, rows, threads);
+  Team team(4, threads);
+#pragma omp parallel num_threads(threads)
+  {
+    const Seat seat{team, omp_get_thread_num()};
+    each_row(seat, 0, rows, [&](long row) { widen(x + row * size, space.normed + row * size, size); });
+    gated(seat, 1, layer, space.normed, rows, space.scratch + seat.thread * space.own, space.inner);
+    products(seat, 2, &layer.down, 1, space.inner, rows, space.product, size);
+    each_row(seat, 3, rows, [&](long row) { narrow(space.product + row * size, out + row * size, size); });
+  }
+}
+
+// total = x + added, or x without ``added``; out = norm of total. All are [rows, size].
+template <class A>
+void run_norm(Work& work, const Norm& norm, const A* x, const A* added, A* total, A* out, long rows, long size) {
+  float* wide = work.normed.of(size);
+  for (long at = 0; at < rows * size; at += size) {
+    widen(x + at, wide, size);
+    if (added)
+      for (long i = 0; i < size; i++) {
+        wide[i] = rounded<A>(wide[i] + load_one(added + at + i));
+        store_one(total + at + i, wide[i]);
+      }
+    rms_norm(norm, wide, wide, size);
+    narrow(wide, out + at, size);
+  }
+}
+
+// The ``count`` largest of a row's scores in descending order, and their logarithms of softmax over the row.
+void best_of(const float* scores, long size, long count, float* top, int64_t* ids) {
+  long found = 0;
+  const auto insert = [&](long id) {
+    long at = std::min(found, count - 1);
+    if (found < count) found++;
+    for (; at > 0 && top[at - 1] < scores[id]; at--) top[at] = top[at - 1], ids[at] = ids[at - 1];
+    top[at] = scores[id], ids[at] = id;
+  };
+  long id = 0;
+  while (found < count) insert(id++);
+  constexpr long SOME = 4 * LANES;
+  for (; id + SOME <= size; id += SOME) {
+    vec most = load(scores + id);
+    for (long i = LANES; i < SOME; i += LANES) {
+      const vec some = load(scores + id + i);
+      most = some > most ? some : most;
+    }
+    float least = most[0];
+    for (int lane = 1; lane < LANES; lane++) least = std::max(least, most[lane]);
+    if (least > top[count - 1])
+      for (long i = id; i < id + SOME; i++)
+        if (scores[i] > top[count - 1]) insert(i);
+  }
+  for (; id < size; id++)
+    if (scores[id] > top[count - 1]) insert(id);
+  vec sums = {};
+  const float most = top[0];
+  for (id = 0; id + LANES <= size; id += LANES) sums += exponential(load(scores + id) - most);
+  float sum = hsum(sums);
+  for (; id < size; id++) sum += std::exp(scores[id] - most);
+  const float all = most + std::log(sum);
+  for (long i = 0; i < count; i++) top[i] -= all;
+}
+
 }  // namespace
 
 extern "C" {
 
 Work* work_new() { return new (std::nothrow) Work(); }
 void work_free(Work* work) { delete work; }
+
+// Copy weights to bf16, in huge pages, if that holds all of them exactly. Returns null if it does not, or without memory.
+const void* work_halve(Work* work, const float* weight, long count) {
+  const uint32_t* from = reinterpret_cast<const uint32_t*>(weight);
+  uint32_t lost = 0;
+  for (long i = 0; i < count; i++) lost |= from[i] & 0xFFFF;
+  constexpr long PAGE = 2 << 20;
+  const long bytes = count * 2;
+  void* found = nullptr;
+  if (lost || posix_memalign(&found, bytes < PAGE ? 64 : PAGE, bytes)) return nullptr;
+#ifdef MADV_HUGEPAGE
+  madvise(found, bytes / PAGE * PAGE, MADV_HUGEPAGE);
+#endif
+  for (long i = 0; i < count; i++) static_cast<uint16_t*>(found)[i] = from[i] >> 16;
+  work->halves.emplace_back(found, &std::free);
+  return found;
+}
 
 // Set which rows see which in the next layers. Returns 0, or 1 if memory runs out.
 int work_aim(Work* work, const Sight* see) try {
@@ -297,19 +425,50 @@ int layers_run(Work* work, const Layer* layers, long count, const void* hidden, 
   return 1;
 }
 
-// out = norm of each row of x, both [rows, size] with the given type.
-int norm_run(Work* work, const Norm* norm, const void* x, int type, void* out, long rows, long size) try {
-  if (type == FLOAT32) {
-    for (long row = 0; row < rows; row++)
-      rms_norm(*norm, static_cast<const float*>(x) + row * size, static_cast<float*>(out) + row * size, size);
-    return 0;
-  }
-  float* wide = work->normed.of(size);
-  for (long row = 0; row < rows; row++) {
-    widen(static_cast<const bf16*>(x) + row * size, wide, size);
-    rms_norm(*norm, wide, wide, size);
-    narrow(wide, static_cast<bf16*>(out) + row * size, size);
-  }
+// The attention of a layer for the rows of ``work_aim``, see run_attention; x, out, cosine and sine have the layer's type.
+int attention_run(Work* work, const Layer* layer, const void* x, void* out, const void* cosine, const void* sine,
+                  long turned, int threads) try {
+  const auto run = [&](auto of) {
+    using A = decltype(of);
+    run_attention(*work, *layer, static_cast<const A*>(x), static_cast<A*>(out), static_cast<const A*>(cosine),
+                  static_cast<const A*>(sine), turned, threads);
+  };
+  layer->type == FLOAT32 ? run(float()) : run(bf16());
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+
+int mlp_run(Work* work, const Layer* layer, const void* x, void* out, long rows, int threads) try {
+  if (layer->type == FLOAT32)
+    run_mlp(*work, *layer, static_cast<const float*>(x), static_cast<float*>(out), rows, threads);
+  else run_mlp(*work, *layer, static_cast<const bf16*>(x), static_cast<bf16*>(out), rows, threads);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+
+// See run_norm; ``type`` is that of all tensors.
+int norm_run(Work* work, const Norm* norm, const void* x, const void* added, int type, void* total, void* out, long rows,
+             long size) try {
+  const auto run = [&](auto of) {
+    using A = decltype(of);
+    run_norm(*work, *norm, static_cast<const A*>(x), static_cast<const A*>(added), static_cast<A*>(total),
+             static_cast<A*>(out), rows, size);
+  };
+  type == FLOAT32 ? run(float()) : run(bf16());
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+
+// See best_of; scores [rows, size], logp and ids [rows, count] with count at most size.
+int best_run(const float* scores, long rows, long size, long count, float* logp, int64_t* ids, int threads) try {
+  Team team(1, threads);
+#pragma omp parallel num_threads(threads)
+  Seat{team, omp_get_thread_num()}.share(0, rows, [&](long row) {
+    best_of(scores + row * size, size, count, logp + row * count, ids + row * count);
+  });
   return 0;
 } catch (const std::bad_alloc&) {
   return 1;

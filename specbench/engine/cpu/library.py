@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from specbench.common import EnvironmentRefused
+from specbench.engine.attention.interface import Visibility
 from specbench.engine.cpu.source import CPU_SOURCE
 from specbench.engine.layers.parts import Unlike
+from specbench.engine.layout import Layout
 
 #: Numbers of dtypes and activations in the C++.
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
@@ -64,9 +66,9 @@ class Sight(ctypes.Structure):
     """Which rows see which in a forward."""
 
     _fields_ = [
-        ("rows", _long), ("slots", _long), ("capacity", _long),
-        ("slot", _pointer), ("first", _pointer), ("count", _pointer), ("length", _pointer), ("depth", _pointer),
-        ("reach", _pointer), ("run", _pointer), ("more", _pointer), ("rest", _pointer),
+        ("rows", _long), ("slots", _long), ("capacity", _long), ("before", _long), ("offset", _long),
+        ("slot", _pointer), ("first", _pointer), ("count", _pointer), ("length", _pointer), ("start", _pointer),
+        ("depth", _pointer), ("reach", _pointer), ("run", _pointer), ("more", _pointer), ("rest", _pointer),
     ]  # fmt: skip
 
 
@@ -93,9 +95,14 @@ def _loaded() -> Any:
     library.work_new.restype = _pointer
     library.work_free.argtypes = [_pointer]
     library.work_free.restype = None
+    library.work_halve.argtypes = [_pointer, _pointer, _long]
+    library.work_halve.restype = _pointer
     library.work_aim.argtypes = [_pointer, _pointer]
     library.layers_run.argtypes = [_pointer, _pointer, _long, _pointer, _pointer, _pointer, _pointer, _long, _int]
-    library.norm_run.argtypes = [_pointer, _pointer, _pointer, _int, _pointer, _long, _long]
+    library.attention_run.argtypes = [*[_pointer] * 6, _long, _int]
+    library.mlp_run.argtypes = [*[_pointer] * 4, _long, _int]
+    library.norm_run.argtypes = [*[_pointer] * 4, _int, _pointer, _pointer, _long, _long]
+    library.best_run.argtypes = [_pointer, _long, _long, _long, _pointer, _pointer, _int]
     library.linear_run.argtypes = [_pointer, _pointer, _pointer, _int, _pointer, _long, _int]
     return library
 
@@ -124,17 +131,38 @@ class Work:
         self._kept: tuple[Tensor, ...] = ()
         self._sight = Sight()
 
-    def aim(self, tensors: tuple[Tensor, ...], slots: int, capacity: int) -> None:
+    def halve(self, weight: Tensor) -> int | None:
+        """Return the address of a bfloat16 copy of float32 weights, or None if it would not be exact."""
+        found: int | None = self._library.work_halve(
+            self._at, address(weight, torch.float32, weight.numel()), weight.numel()
+        )
+        return found
+
+    def aim(
+        self, see: Visibility, layout: Layout, capacity: int, *, start: Tensor | None = None, offset: int = 0
+    ) -> None:
         """Set which rows see which in the next layers.
 
-        ``tensors``: slot [N], first, count, length [S], depth [N], all int32; reach bool [N, N].
+        Args:
+            see: what the rows see. It may have further rows before each slot's, whose keys and values are stored.
+            layout: of the rows.
+            capacity: of the cache.
+            start: int32 [S], cell in which each slot's first row is stored; None: the one after its cached tokens.
+            offset: slot of the cache that is the layout's first one.
         """
-        slot, first, count, length, depth, reach = self._kept = (*tensors[:5], tensors[5].contiguous())
-        rows, whole = len(slot), torch.int32
+        depth, whole, slots = see.depth.int(), torch.int32, len(layout.first)
+        rows, every = len(layout.slot), len(see.depth)
+        before = (every - rows) // slots
+        if before:
+            depth = depth.view(slots, -1)[:, before:].flatten().contiguous()
+        start = see.lengths if start is None else start
+        slot, first, count, length, start, depth, reach = self._kept = (
+            layout.slot, layout.first, layout.count, see.lengths, start, depth, see.rows.contiguous(),
+        )  # fmt: skip
         self._sight = Sight(
-            rows, slots, capacity, address(slot, whole, rows), address(first, whole, slots),
-            address(count, whole, slots), address(length, whole, slots), address(depth, whole, rows),
-            address(reach, torch.bool, rows * rows),
+            rows, slots, capacity, before, offset, address(slot, whole, rows), address(first, whole, slots),
+            address(count, whole, slots), address(length, whole, slots), address(start, whole, slots),
+            address(depth, whole, rows), address(reach, torch.bool, every * every),
         )  # fmt: skip
         _check(self._library.work_aim(self._at, ctypes.byref(self._sight)))
 
@@ -160,18 +188,69 @@ class Work:
             )
         )  # fmt: skip
 
-    def norm(self, norm: Norm, x: Tensor) -> Tensor:
-        """Normalize each row of ``x`` [..., size]; the result of a row does not depend on the number of rows."""
-        x = x.contiguous()
-        dtype, count, size = x.dtype, x.numel(), x.shape[-1]
-        out = torch.empty_like(x)
+    def attention(self, layer: Layer, x: Tensor, rotary: Sequence[Tensor], *, stores_only: bool = False) -> Tensor:
+        """Run rows ``x`` [N, width] through a layer's attention: [N, hidden size]; store their keys and values.
+
+        ``rotary``: cosine and sine [1, N, rotated size]; ``stores_only``: do no more than that.
+        """
+        dtype, rows, (cosine, sine) = NUMBERS[layer.type], self._sight.rows, rotary
+        x, cosine, sine = x.contiguous(), cosine.contiguous(), sine.contiguous()
+        out = x.new_empty(0 if stores_only else rows, layer.hidden)
+        turned = cosine.shape[-1]
         _check(
-            self._library.norm_run(
-                self._at, ctypes.byref(norm), address(x, dtype, count), TYPES[dtype], address(out, dtype, count),
-                count // size, size,
+            self._library.attention_run(
+                self._at, ctypes.byref(layer), address(x, dtype, rows * layer.inputs[0].in_),
+                None if stores_only else address(out, dtype, rows * layer.hidden),
+                address(cosine, dtype, rows * turned), address(sine, dtype, rows * turned), turned,
+                torch.get_num_threads(),
             )
         )  # fmt: skip
         return out
+
+    def mlp(self, layer: Layer, x: Tensor) -> Tensor:
+        """Run rows ``x`` [N, hidden size] through a layer's gated MLP."""
+        x, dtype = x.contiguous(), NUMBERS[layer.type]
+        out, size = torch.empty_like(x), len(x) * layer.hidden
+        _check(
+            self._library.mlp_run(
+                self._at, ctypes.byref(layer), address(x, dtype, size), address(out, dtype, size), len(x),
+                torch.get_num_threads(),
+            )
+        )  # fmt: skip
+        return out
+
+    def norm(self, norm: Norm, x: Tensor, added: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(norm of the sum, the sum) of ``x`` [..., size] and ``added``, row by row.
+
+        The result of a row does not depend on the number of rows.
+        """
+        x = x.contiguous()
+        dtype, count, size = x.dtype, x.numel(), x.shape[-1]
+        added = None if added is None else added.contiguous()
+        out, total = torch.empty_like(x), x if added is None else torch.empty_like(x)
+        _check(
+            self._library.norm_run(
+                self._at, ctypes.byref(norm), address(x, dtype, count),
+                None if added is None else address(added, dtype, count), TYPES[dtype], address(total, dtype, count),
+                address(out, dtype, count), count // size, size,
+            )
+        )  # fmt: skip
+        return out, total
+
+    def best(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and ids [..., count] of the most probable tokens of float32 ``scores`` [..., V]."""
+        scores = scores.contiguous()
+        size, shape = scores.shape[-1], (*scores.shape[:-1], count)
+        logp, ids = scores.new_empty(shape), torch.empty(shape, dtype=torch.int64, device=scores.device)
+        rows = logp.numel() // count
+        _check(
+            self._library.best_run(
+                address(scores, torch.float32, rows * size), rows, size, count,
+                address(logp, torch.float32, rows * count), address(ids, torch.int64, rows * count),
+                torch.get_num_threads(),
+            )
+        )  # fmt: skip
+        return logp, ids
 
     def linear(self, linear: Linear, x: Tensor) -> Tensor:
         """Run ``x`` [..., in] in float32 or bfloat16 through a linear layer: float32 [..., out]."""

@@ -24,10 +24,13 @@ from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions
 from specbench.engine.buckets import SLOT_BUCKETS
 from specbench.engine.cache import LayerShape, StaticCache
+from specbench.engine.cpu import library
 from specbench.engine.graphs import Running, settle
 from specbench.engine.heads.head_rows import HeadRows, Surroundings
 from specbench.engine.heads.seats import FIGURES, Seat, Seats
 from specbench.engine.layers.code import OF_DEVICE
+from specbench.engine.layers.cpu_head import CpuHead, CpuOps
+from specbench.engine.layers.cpu_layers import OwnLayers
 from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.engine.layers.kernel_pieces import HeadKernels
 from specbench.engine.layers.merged import by_shape, serve
@@ -43,6 +46,10 @@ CHUNK = 1024  # rows of a prompt that are read at a time
 Read = Callable[[HeadRows], Any]
 #: (the new rows, the result of Read) -> tensors [S, …] for the host: integers, or numbers converted to float32.
 Draft = Callable[[HeadRows, Any], Sequence[Tensor]]
+
+
+def _nothing() -> None:
+    """Work whose capture shows whether rounds are captured, which on a CPU can hold only torch operations."""
 
 
 class HeadPass:
@@ -68,8 +75,8 @@ class HeadPass:
         draws: most draft tokens that :meth:`HeadRows.drawn` samples; 0 for a head that takes the best tokens.
         modules: the head's modules: their linear layers, and the attention of modules with transformers'
             ``set_attn_implementation``, are replaced by the engine's.
-        layers: the head's decoder layers, if its forward uses :attr:`HeadRows.pieces`; on a GPU they run in few
-            kernels.
+        layers: the head's decoder layers, if its forward uses :attr:`HeadRows.pieces`; they run in few kernels on a GPU
+            and in C++ on a CPU.
     """
 
     def __init__(
@@ -90,13 +97,18 @@ class HeadPass:
         slots, dtype, device = target.slots, target.model.dtype, target.model.device
         self._read, self._draft, self._device = read, draft, device
         self._new_rows, self._draft_rows = new_rows, draft_rows
+        self._read_rows = new_rows  # rows of each text that a round reads; an eager one reads no padding
         for module in modules:
-            Linears(module, linear_kind(module)).attach()
             if use := getattr(module, "set_attn_implementation", None):  # layers of transformers
                 use(interface.NAME)
         self._attentions = Attentions(target.attention, target.model)
         self._attentions.check_shapes(shapes, dict.fromkeys(shapes, heads) if heads else None)
-        self._ops: Ops = self._attentions.ops()
+        self._ops = self._ops_of(target)
+        if isinstance(self._ops, CpuOps):
+            self._ops.multiply(modules)
+        else:
+            for module in modules:
+                Linears(module, linear_kind(module)).attach()
         # The last step may add a whole path of rows after the capacity. A slot without new rows writes after its
         # drafts, and a block with look-ahead is followed by the same number of cells again.
         scratch = 2 * new_rows + 3 * draft_rows
@@ -111,7 +123,7 @@ class HeadPass:
                 "or --concurrency"
             ) from error
         self._kernels = self._kernels_of(layers, target.native)
-        if self._kernels is not None:
+        if self._kernels is not None and not isinstance(self._ops, CpuOps):
             self._multiply(modules, self._kernels, target)
         self._pinned = device.type == "cuda"  # copies from and to pageable memory would wait for the host
         self._host_in = torch.zeros(FIGURES + new_rows, slots, dtype=torch.int32, pin_memory=self._pinned)
@@ -127,7 +139,7 @@ class HeadPass:
         self._extent: int | None = new_rows + 2 * draft_rows
         self._launches: dict[int, Callable[[], None]] = {}
         self._measure()
-        if layers and OF_DEVICE.get(device.type) is FusedLayers:
+        if isinstance(self._ops, CpuOps) or (layers and OF_DEVICE.get(device.type) is FusedLayers):
             target.note(self.report())
         self._capture_all(target.capture)
         target.at_close(self.release)
@@ -262,14 +274,26 @@ class HeadPass:
 
     # ------------------------------------------------------------------ the round
 
+    def _ops_of(self, target: Target) -> Ops:
+        """Return the operations of the round; on a CPU those of our C++ where it runs."""
+        ours = OF_DEVICE.get(self._device.type) is OwnLayers and target.native is not False
+        ours = ours and self._attentions.tree == "reference" and target.model.dtype in library.TYPES
+        if ours and target.capture(_nothing) is _nothing:
+            try:
+                return CpuOps()
+            except EnvironmentRefused:  # the target's report says why
+                pass
+        return self._attentions.ops()
+
     def _kernels_of(self, layers: Sequence[nn.Module], native: bool | None) -> HeadKernels | None:
-        """Return the kernels for the layers on a GPU, or None if torch runs them; ``_why_plain`` is then the reason."""
-        wanted = OF_DEVICE.get(self._device.type) is FusedLayers and native is not False
+        """Return our code for the layers, or None if torch runs them; ``_why_plain`` is then the reason."""
+        ops, fuses = self._ops, OF_DEVICE.get(self._device.type) is FusedLayers and native is not False
+        wanted = fuses or isinstance(ops, CpuOps)
         self._why_plain = "" if wanted else "not requested"
         if not layers or not wanted:
             return None
         try:
-            return HeadKernels(layers, self._cache)
+            return CpuHead(layers, self._cache, ops) if isinstance(ops, CpuOps) else HeadKernels(layers, self._cache)
         except Unlike as unlike:
             self._why_plain = f"{unlike}"
             return None
@@ -290,10 +314,11 @@ class HeadPass:
             serve(linear, by)
 
     def report(self) -> dict[str, Any]:
-        """Which pieces of the layers run as kernels, and why the others do not."""
+        """Which pieces of the layers run in our own code, and why the others do not."""
+        own = {"linears": "own", "bf16_products": self._ops.structures.halved} if isinstance(self._ops, CpuOps) else {}
         if self._kernels is None:
-            return {"fusions": [], "not_fused": {"all": self._why_plain} if self._why_plain else {}}
-        return self._kernels.report()
+            return {"fusions": [], "not_fused": {"all": self._why_plain} if self._why_plain else {}, **own}
+        return {**self._kernels.report(), **own}
 
     def _measure(self) -> None:
         """Run a round and ignore its result, to learn the shapes of its results and which kernels its layers get."""
@@ -337,6 +362,7 @@ class HeadPass:
         else:
             ends = max(length + new for length, new, *_ in columns) + 2 * self._draft_rows
             self._extent = max(ends, max(length for length, *_ in columns) + self._new_rows)
+            self._read_rows = max(new for _, new, *_ in columns)
             self._work(slots)
         settle(self._device)
         for slot in waiting:
@@ -367,13 +393,15 @@ class HeadPass:
     @torch.inference_mode()
     def _compute(self, slots: int) -> Sequence[Tensor]:
         length, new, anchor = self._device_in[:3, :slots]
-        tokens = self._device_in[FIGURES:, :slots].T
+        rows = self._read_rows
+        tokens = self._device_in[FIGURES : FIGURES + rows, :slots].T
         around = self._around(self._ops, self._attentions.tree, slice(0, slots), self._extent)
-        order = self._chain(slots, self._new_rows)
         # Padding rows come last: no other row sees them, and drafts overwrite them.
-        rows = HeadRows.of_text(around, order, tokens, self._features[:slots], length, new, anchor)
-        rows = replace(rows, numbers=self._numbers[:slots])
-        return self._draft(rows, self._read(rows))
+        text = HeadRows.of_text(
+            around, self._chain(slots, rows), tokens, self._features[:slots, :rows], length, new, anchor
+        )
+        text = replace(text, numbers=self._numbers[:slots])
+        return self._draft(text, self._read(text))
 
     def _absorb(self, slot: int, tokens: Sequence[int], features: Tensor) -> None:
         """Put many rows into the cache at once, eagerly, because prompts differ in length."""

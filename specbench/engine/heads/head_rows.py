@@ -116,6 +116,11 @@ class HeadRows:
         keys, values = (stored[self._around.slots] for stored in self._around.cache.stored(layer))
         return keys, values, self._around.even(*self.tokens.shape), self._start
 
+    @property
+    def seen(self) -> Visibility:
+        """What these rows see; in a tree it has all draft rows so far, these last."""
+        return self._see
+
     @cached_property
     def pieces(self) -> Pieces:
         """Implementation of a layer's operations over these rows."""

@@ -1,6 +1,6 @@
-"""Run a draft head's layers in few launches, with the kernels that fuse a target's layers.
+"""Run a draft head's layers with the code that runs a target's layers: kernels on a GPU, our C++ on a CPU.
 
-Implements the protocol in ``pieces`` with merged products. Before the first round, each piece of each layer is compared
+Implements the protocol in ``pieces``. Before the first round, each piece of each layer is compared
 with torch's once, over random rows; a piece that differs by more than rounding is computed by torch.
 """
 
@@ -17,7 +17,7 @@ from specbench.engine.cache import StaticCache
 from specbench.engine.fast_paths import reason, triton_fault
 from specbench.engine.layers.fused_layer import TOLERANCE, FusedLayer, Fusions, add_norm
 from specbench.engine.layers.merged import Product
-from specbench.engine.layers.parts import Norm, Parts, Unlike, norm_of, parts_of
+from specbench.engine.layers.parts import Parts, Unlike, norm_of, parts_of
 from specbench.engine.layers.pieces import PLAIN, Attend, Rotary, Store
 
 if TYPE_CHECKING:
@@ -34,14 +34,23 @@ class HeadKernels(Fusions[Piece]):
     """
 
     def __init__(self, layers: Sequence[nn.Module], cache: StaticCache) -> None:
-        if why := triton_fault(next(layers[0].parameters()).device):
-            raise Unlike(why)
         super().__init__(PIECES)
-        fused = [FusedLayer(_parts(layer, cache)) for layer in layers]
-        self.layers = {each.parts.attention.index: each for each in fused}
-        self.mlps = {each.parts.mlp_module: each for each in fused}
-        self.products: list[Product] = [product for each in fused for product in each.products]
-        self._norms: dict[nn.Module, Norm] = {}
+        self._norms: dict[nn.Module, Any] = {}
+        parts = [_parts(layer, cache) for layer in layers]
+        fused = [self.fuse(each) for each in parts]
+        self.layers = {each.attention.index: layer for each, layer in zip(parts, fused, strict=True)}
+        self.mlps = {each.mlp_module: layer for each, layer in zip(parts, fused, strict=True)}
+
+    def fuse(self, parts: Parts) -> Any:
+        """Return what computes a layer, with the methods of :class:`FusedLayer`."""
+        if why := triton_fault(next(parts.mlp_module.parameters()).device):
+            raise Unlike(why)
+        return FusedLayer(parts)
+
+    @property
+    def products(self) -> list[Product]:
+        """All products of the layers."""
+        return [product for each in self.layers.values() for product in each.products]
 
     def of(self, rows: HeadRows) -> KernelPieces:
         """Pieces over some rows."""

@@ -1,7 +1,7 @@
 """Operations that the layers of a draft head consist of, computed with torch.
 
-A head's forward is written once, over a :class:`Pieces` object. On a CPU and in training it is the one from this
-module, on a GPU the equivalent one from :mod:`specbench.engine.layers.kernel_pieces`.
+A head's forward is written once, over a :class:`Pieces` object. In training it is the one from this module; when a head
+drafts, it is the equivalent one from :mod:`specbench.engine.layers.kernel_pieces`, where our kernels or our C++ run.
 """
 
 from __future__ import annotations

@@ -66,8 +66,9 @@ class ShareGptTurn(BaseModel):
     @property
     def turn(self) -> Turn:
         """The turn with its role in a chat template."""
-        role = "system" if self.speaker == "system" else "user" if self.speaker in ("human", "user") else "assistant"
-        return role, self.value
+        if self.speaker == "system":
+            return "system", self.value
+        return "user" if self.speaker in ("human", "user") else "assistant", self.value
 
 
 class GivenRow(BaseModel):
@@ -108,10 +109,11 @@ class GivenRow(BaseModel):
         if self.messages is not None:
             return [(message.role, message.content) for message in self.messages]
         if self.conversations is not None:
-            turns: list[Turn] = []
-            for at, turn in enumerate(self.conversations):
-                turns.append(("assistant" if at % 2 else "user", turn) if isinstance(turn, str) else turn.turn)
-            return turns
+            said: list[str | ShareGptTurn] = [*self.conversations]
+            return [
+                ("assistant" if at % 2 else "user", turn) if isinstance(turn, str) else turn.turn
+                for at, turn in enumerate(said)
+            ]
         form = next(name for name in _PAIRS if getattr(self, name) is not None)
         answer = next(text for name in _PAIRS[form] if (text := getattr(self, name)) is not None)
         question = getattr(self, form) + (f"\n\n{self.input}" if form == "instruction" and self.input else "")

@@ -2,96 +2,26 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.util
-from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from support.decoders import alone
-from support.models import supported
+from support.small_heads import BLOCKS, KINDS, NOTED, head, outcomes, target
 
 from specbench.engine.kernels import gated, norm, rotate
 from specbench.engine.layers import code
 from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.engine.layers.kernel_pieces import PIECES
-from specbench.heads.block_config import BlockHeadConfig
-from specbench.heads.block_head import BlockHead, BlockRounds
-from specbench.heads.level_rounds import LevelRounds
-from specbench.methods.eagle3.config import HeadConfig as EagleConfig
-from specbench.methods.eagle3.head import DraftHead as EagleHead
 
-ROUNDS = ((0, 9), (1, 1), (0, 2))  # of two slots, new rows each
-BLOCKS = ("block", "ahead", "windows")
 SLOW = ("ahead", "tree", "norms", "parallel")
-HEADS = [
-    pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else [])
-    for kind in (*BLOCKS, "tree", "chain", "norms", "parallel")
-]
+HEADS = [pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else []) for kind in KINDS]
 EAGLES = ["norm", "attention", "mlp"]  # nothing of a text is kept without going through its layers
 
 
 @pytest.fixture(autouse=True)
 def _kernels_on_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(code.OF_DEVICE, "cpu", FusedLayers)
-
-
-@cache
-def target() -> Any:
-    return copy.deepcopy(supported("qwen3")).to("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def head(kind: str) -> Any:
-    """A head of few layers whose numbers are large enough that everything in it matters."""
-    config, device = target().config, target().device
-    made: Any
-    if kind in BLOCKS:
-        shape = BlockHeadConfig.for_target(
-            config, mask_token_id=299, block_size=4, layers=2 if kind == "ahead" else 1, causal=kind != "ahead"
-        )
-        if kind == "windows":
-            shape = replace(shape, sliding_window=5, layer_types=("sliding_attention",))
-        made = BlockHead.random(shape, device=device)
-    else:
-        eagle = EagleConfig.for_target(
-            config, layers=2 if kind == "tree" else 1, mask_token_id=7 if kind == "parallel" else None
-        )
-        if kind == "norms":
-            eagle = replace(eagle, norm_before_residual=True, feeds_norm=True, head_norms=True)
-        made = EagleHead.random(eagle, device=device)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            noise = torch.randn(parameter.shape, generator=generator).to(device)
-            parameter.copy_(1 + 0.3 * noise if parameter.dim() == 1 else 0.3 * noise)
-    return made
-
-
-NOTED: list[Any] = []
-
-
-def passes(kind: str, drafts: Any, native: bool | None, products: Any = lambda weights: None) -> Any:
-    what = replace(alone(target(), slots=2, capacity=60), native=native, note=NOTED.append, products=products)
-    if isinstance(drafts, BlockHead):
-        return BlockRounds(drafts, what, depth=3, width=5)
-    return LevelRounds(drafts, what, depth=3, width=1 if kind == "chain" else 2)
-
-
-def outcomes(
-    kind: str, drafts: Any, native: bool | None, products: Any = lambda weights: None
-) -> tuple[list[tuple[torch.Tensor, ...]], dict[str, Any]]:
-    """What rounds hand to the host, and the report."""
-    found, generator = passes(kind, drafts, native, products)._passes, torch.Generator().manual_seed(1)
-    rounds = []
-    for _ in range(2):
-        found.open()
-    for slot, count in ROUNDS:
-        features = torch.randn(count, drafts.fc.in_features, generator=generator).to(drafts.device)
-        found.append(slot, [(5 * each) % 97 for each in range(count)], features)
-        rounds.append(found.draft(slot))
-    return rounds, found.report()
 
 
 @pytest.mark.parametrize("kind", HEADS)
