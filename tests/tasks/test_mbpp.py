@@ -84,7 +84,7 @@ def test_style_jf_asks_as_evalchemy(made: Callable[..., Task]) -> None:
     def listed(row: Any, code: str = "") -> str:
         made = ">>> Problem:\n{}\n>>> Test Cases:\n{}\n".format(row["text"].strip(), "\n".join(row["test_list"]))
         code = code.replace("\r", "").replace("\t", "    ")
-        return made + ("\n>>> Code:\n```python\n{}\n```".format(code) if code else "")
+        return made + (f"\n>>> Code:\n```python\n{code}\n```" if code else "")
 
     shots = "\n\n".join(f"- Example {at}:\n{listed(row, row['code'])}" for at, row in enumerate(own.SHOTS, 1))
     task = made("test", "jf")
