@@ -28,7 +28,7 @@ LAPTOP = ["analysis", "common", "decoding", "evals", "hardware", "planning", "re
 BUDGETS = {
     "analysis": 6135,  # acceptance, definitions of six tools and of papers; percentiles, lengths, checks; imports; load
     "backends": 4480,  # many requests at once over HTTP; SGLang, TensorRT-LLM, LMDeploy; all modes of llama.cpp
-    "cli": 3370,  # check-run, acceptance curves, options of logit processors; imports; what an engine's mode is
+    "cli": 3385,  # check-run, acceptance curves, options of logit processors; imports; what an engine's mode is
     "common": 3085,  # a data file of one object; lines to a child that does not read
     "decoding": 1950,
     "engine": 11170,  # attention with sinks, caps and chunks; recurrent layers; logit processors and grammars
@@ -39,7 +39,7 @@ BUDGETS = {
     "planning": 1925,  # options of logit processors, grammar files; lengths of contexts; rates of arrivals
     "profiling": 1150,  # counted experts
     "quality": 850,
-    "report": 10230,  # acceptance, waiting times, lengths of prompts, users, checks of a run; imports; load
+    "report": 10500,  # acceptance, waiting times, lengths of prompts, users; imports; load; figures of papers
     "results": 3805,  # acceptance, percentiles, figures by length; logit processors; files of three other tools; load
     "runner": 5310,  # kept prefixes, grown prompts; biases and grammars; open-loop load, crowds of requests
     "sweeps": 2680,  # curves over the draft length
