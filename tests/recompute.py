@@ -396,6 +396,22 @@ def per_forward(answers: Sequence[Answer]) -> float:
     return sum(answer.decoded for answer in answers) / sum(answer["target_forwards"] for answer in answers)
 
 
+def as_papers_count(answers: Sequence[Answer]) -> dict[str, float]:
+    """Tokens per forward by each definition of a publication, by loops over the lengths of the steps."""
+    steps = [[*answer["accepted_lengths"]] for answer in answers]
+    whole = [[*lengths[:-1], lengths[-1] + a["overshoot_tokens"]] for a, lengths in zip(answers, steps, strict=True)]
+    own = [float(np.mean(lengths)) for lengths in steps]
+    ended = [mean for mean, answer in zip(own, answers, strict=True) if answer["finish_reason"] == "stop"]
+    return {
+        "pooled": float(np.mean(np.concatenate(steps))),
+        "per-answer": float(np.mean(own)),
+        "per-ended-answer": float(np.mean(ended)),
+        "jacobi-forcing": len(ended) / sum(1 / mean for mean in ended),
+        "with-prefill": float(np.mean(np.concatenate([[answer.first for answer in answers], *steps]))),
+        "rounds": float(np.mean(np.concatenate(whole))),
+    }
+
+
 def per_second(answers: Sequence[Answer]) -> float:
     """Decoded tokens over their seconds."""
     return sum(answer.decoded for answer in answers) / sum(answer.decode_s for answer in answers)

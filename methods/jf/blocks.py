@@ -92,9 +92,9 @@ class Blocks:
 
     def _origins(self, rows: int) -> list[str]:
         """Origins of the rows: the chain's by block, with noise at its end, then the branches'."""
-        total = len(self._chain)
+        total, noise = len(self._chain), "block-noise" if len(self._left) > 1 else "noise"
         real = ["guess"] * self._left[0] + ["block"] * (total - self._left[0])
-        return real[: total - self._fresh] + ["noise"] * self._fresh + ["pool"] * (rows - total)
+        return real[: total - self._fresh] + [noise] * self._fresh + ["pool"] * (rows - total)
 
     def _refreshed(self, result: StepResult) -> list[int]:
         """The Jacobi update of every position after the accepted path, up to the end of the chain.

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from specbench.analysis.acceptance.definitions import ENGINES as ENGINES
     from specbench.analysis.acceptance.definitions import Defined as Defined
     from specbench.analysis.acceptance.definitions import define as define
+    from specbench.analysis.acceptance.papers import PAPERS as PAPERS
+    from specbench.analysis.acceptance.papers import UNLIKE as UNLIKE
+    from specbench.analysis.acceptance.papers import Counted as Counted
     from specbench.analysis.baseline import OverEngine as OverEngine
     from specbench.analysis.baseline import over_engines as over_engines
     from specbench.analysis.baseline import step_time as step_time

@@ -52,6 +52,7 @@ from specbench.results import (
     BASELINE,
     ENGINES,
     MEMORY,
+    REFERENCES,
     WATCH,
     Accuracy,
     Bandwidth,
@@ -64,6 +65,7 @@ from specbench.results import (
     MethodSummary,
     Rate,
     RatedBranch,
+    References,
     RepeatCheck,
     RequestRecord,
     RunConfig,
@@ -104,6 +106,7 @@ class RunContents:
     over_own: Mapping[str, Mapping[str, Any] | Lossless] | None = None
     likelihoods: Mapping[str, Likelihood] = field(default_factory=dict)
     branches: Mapping[str, Sequence[RatedBranch]] = field(default_factory=dict)
+    references: References | None = None
 
     @classmethod
     def of(cls, folder: RunFolder, config: RunConfig, records: Iterable[RequestRecord], **known: Any) -> RunContents:
@@ -117,6 +120,7 @@ class RunContents:
             "engines": folder.read(ENGINES),
             "likelihoods": read_likelihoods(folder.path),
             "branches": read_branches(folder.path),
+            "references": folder.read(REFERENCES),
         }
         return cls(config, records, **{**read, **known})
 
@@ -148,6 +152,7 @@ def summarise(run: RunContents) -> RunSummary:
         }
         again = compare_to_baseline(by_method.get(repeated, {}), mine, shared).speedup if repeated else None
         tally = graded.get(spec.label)
+        followed = run.references.rows.get(spec.label) if run.references else None
         share = bandwidth.share(spec.label, answers, shared=shared) if bandwidth else None
         rows.append(
             MethodSummary(
@@ -164,6 +169,7 @@ def summarise(run: RunContents) -> RunSummary:
                 over_base=compare_to_base(base, mine, verdicts, shared) if spec.label != BASE else None,
                 accuracy=_accuracy(answers, verdicts),
                 accuracy_difference=None if spec.label == BASELINE else gained(baseline, mine, verdicts),
+                perplexity=followed.perplexity if followed else None,
                 metrics={name: _accuracy(answers, marks) for name, marks in (run.metrics or {}).items()},
                 groups=groups(baseline, mine, shared),
                 lossless=None if tally is None else _graded(tally, mine),

@@ -33,6 +33,7 @@ class Prompt:
         recorded: the later turns of a recorded conversation, each after the recorded answers; without follow-ups.
         grown_from: id of the prompt whose context was grown; empty for a prompt as it is.
         category: row of a per-category table, "GROUP" or "GROUP/CATEGORY"; empty for none.
+        reference: the text that really follows; a run reports its perplexity next to the speed. Without chat only.
         temperature: prescribed by the protocol for this item; None uses the run's.
     """
 
@@ -50,6 +51,7 @@ class Prompt:
     recorded: tuple[Prompt, ...] = ()
     grown_from: str = ""
     category: str = ""
+    reference: str = ""
     temperature: float | None = None
 
     @property

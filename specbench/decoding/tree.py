@@ -21,6 +21,7 @@ ORIGINS: Mapping[str, str] = {
     "guess": "Jacobi guess: the target's token under the drafts before it",
     "noise": "new guess, sampled at random",
     "block": "guess of a block drafted ahead (pseudo-active)",
+    "block-noise": "new guess in a block drafted ahead, sampled at random",
     "pool": "pooled or recycled n-gram",
     "window": "row of the lookahead window",
     "lookup": "copied from earlier text",

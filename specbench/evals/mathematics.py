@@ -23,11 +23,15 @@ from specbench.evals.task import Verdict
 CONFIG = "minerva_math/minerva_math500.yaml"
 WALL_S, LM_EVAL_WALL_S = 10.0, 30.0  # lm-eval's own code has four alarms of 5 s in it
 
+JETSPEC = "Please reason step by step, and put your final answer within \\boxed{}."  # also DFlash's and DDTree's
+JF_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 CHAT = "{{problem}}\n\nReason step by step, and put your final answer within \\boxed{}."
 
 STYLES = {
     "chat": AskingStyle(CONFIG, True, 0, 4, changes={"doc_to_text": CHAT}),
     "completion": AskingStyle(CONFIG, False, 4, 4),
+    "jf": AskingStyle(CONFIG, True, system=JF_SYSTEM, changes={"doc_to_text": "{{problem}}"}),
+    "jetspec": AskingStyle(CONFIG, True, changes={"doc_to_text": f"{{{{problem}}}}\n{JETSPEC}"}),
 }
 
 _CONCLUSION = re.compile(r"\b(?:so|hence|thus|therefore),? (?:it|this|that) is\b(?=[^\n]{1,80}\Z)", re.IGNORECASE)
@@ -37,12 +41,12 @@ _workers = Workers("specbench.evals.grading.math_judge")  # one pool for all: a 
 
 
 class Options(lm_eval_tasks.Options):
-    """Options of a task with these two prompt styles."""
+    """Options of a task with these prompt styles."""
 
-    style: Literal["auto", "chat", "completion"] = option(
+    style: Literal["auto", "chat", "completion", "jf", "jetspec"] = option(
         "auto",
-        help="chat: zero-shot through the chat template; completion: lm-eval's minerva_math500; auto: chat when the "
-        "model has a template, else completion",
+        help="chat: zero-shot through the chat template; completion: lm-eval's minerva_math500; jf, jetspec: "
+        "the prompts of these papers; auto: chat when the model has a template, else completion",
     )
     shots: int | None = option(
         None, ge=0, help="few-shot examples, the first of Minerva's four; default: completion 4, else 0"

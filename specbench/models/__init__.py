@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from specbench.models import weights as weights
     from specbench.models.adapters import CARD as CARD
     from specbench.models.adapters import fingerprints as fingerprints
+    from specbench.models.config_shape import configured_parameters as configured_parameters
     from specbench.models.config_shape import configured_shape as configured_shape
     from specbench.models.export.copies import exported as exported
     from specbench.models.export.copies import kept as kept

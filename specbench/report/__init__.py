@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from specbench.report.answers.round_tree import RoundTree as RoundTree
     from specbench.report.answers.states_grid import TrajectoryGrid as TrajectoryGrid
     from specbench.report.charts.acceptance import save_acceptance as save_acceptance
+    from specbench.report.charts.roofline import draw_datasheet as draw_datasheet
     from specbench.report.charts.roofline import write_profile_charts as write_profile_charts
     from specbench.report.charts.round_chart import round_svg as round_svg
     from specbench.report.charts.states_chart import trajectory_svg as trajectory_svg

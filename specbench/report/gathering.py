@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from specbench.analysis import (
+    PAPERS,
     Cost,
+    Counted,
     Ratio,
-    paired_ratio,
     read_config,
     read_projections,
     read_summary,
@@ -56,8 +57,6 @@ _LONGEST_ID = 80  # characters; charts and races have it in their file names
 _LOOKED_AT = 4  # prompts, one of which is shown token by token
 _LONG = 24  # tokens; shorter answers show little of a method
 
-_DRAWS = 2_000  # bootstrap resamples for tokens per forward; 100,000 prompts take a second
-
 
 @dataclass
 class MethodCounts:
@@ -68,6 +67,7 @@ class MethodCounts:
     forwards: int = 0
     accepted_lengths: Counter[int] = field(default_factory=Counter)
     costs: dict[str, Cost] = field(default_factory=dict)
+    counted: list[Counted] = field(default_factory=list)
 
     def add(self, record: RequestRecord) -> None:
         """Count a finished request."""
@@ -77,13 +77,11 @@ class MethodCounts:
         if record.forwards_distinct:
             self.accepted_lengths.update(record.accepted_lengths)
         self.costs[record.prompt_id] = self.costs.get(record.prompt_id, Cost()).with_(record)
+        self.counted.append(Counted.of(record))
 
-    def tokens_per_forward(self) -> Ratio:
-        """Tokens per forward with a 95% bootstrap interval over prompts."""
-        decoded = [float(cost.decoded) for cost in self.costs.values()]
-        forwards = [float(cost.forwards) for cost in self.costs.values()]
-        ones = [1.0] * len(decoded)
-        return paired_ratio((ones, ones), (forwards, decoded), seed=0, draws=_DRAWS)
+    def tokens_per_forward(self, tpf_is: str, group: str = "") -> Ratio | None:
+        """Tokens per forward by a definition of :data:`PAPERS`; of one group of categories, or of all requests."""
+        return PAPERS[tpf_is].of(one for one in self.counted if not group or one.group == group)
 
 
 @dataclass(frozen=True)

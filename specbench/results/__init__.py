@@ -69,7 +69,10 @@ if TYPE_CHECKING:
     from specbench.results.judgments import judge_scores as judge_scores
     from specbench.results.judgments import read_judgments as read_judgments
     from specbench.results.likelihoods import LIKELIHOODS as LIKELIHOODS
+    from specbench.results.likelihoods import REFERENCES as REFERENCES
     from specbench.results.likelihoods import Likelihood as Likelihood
+    from specbench.results.likelihoods import Reference as Reference
+    from specbench.results.likelihoods import References as References
     from specbench.results.likelihoods import per_token as per_token
     from specbench.results.likelihoods import read_likelihoods as read_likelihoods
     from specbench.results.request_log import RequestLog as RequestLog

@@ -6,14 +6,17 @@ log p (base e) under the plain softmax at temperature 1, without top-k or top-p,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field
 
 from specbench.common import validate
+from specbench.results.attachment import Attachment
 from specbench.results.request_log import read_requests
 from specbench.results.request_schema import RequestRecord
+from specbench.results.run_file import REPEAT
 from specbench.results.schema import Count, Figure, Record
 
 LIKELIHOODS = "likelihoods.jsonl"
@@ -31,6 +34,27 @@ class Likelihood(Record):
     log_likelihood: Figure = Field(
         description="log-likelihood of the answer given the prompt: the sum over its tokens, in nats"
     )
+
+
+class Reference(Record):
+    """How likely a model finds the texts that really follow the prompts, in tasks that have them."""
+
+    tokens: Count = Field(gt=0)
+    log_likelihood: Figure = Field(description="sum over the tokens, in nats")
+
+    @property
+    def perplexity(self) -> float:
+        """e to the power of the mean negative log-likelihood of a token."""
+        return math.exp(min(-self.log_likelihood / self.tokens, 700.0))
+
+
+class References(Record):
+    """Content of ``references.json``: row label -> score under the row's model."""
+
+    rows: dict[str, Reference]
+
+
+REFERENCES = Attachment("references.json", References, REPEAT)
 
 
 def read_likelihoods(folder: Path) -> dict[str, Likelihood]:

@@ -218,6 +218,11 @@ class MethodSummary(OverAr, WaitingTimes, MethodFigures, _Named):
     over_base: OverBase | None = Field(default=None, json_schema_extra=SPARSE)
     accuracy: Accuracy | None = None
     accuracy_difference: AccuracyDifference | None = None
+    perplexity: float | None = Field(
+        default=None,
+        description="of the texts that really follow the prompts, under the row's model, in tasks that have them",
+        json_schema_extra=SPARSE,
+    )
     metrics: dict[str, Accuracy | None] = Field(default_factory=dict, json_schema_extra=named_columns("accuracy"))
     groups: dict[str, Group] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
     lossless: Lossless | None = None

@@ -58,6 +58,13 @@ class Prepared:
             grown_from=prompt.grown_from,
         )  # fmt: skip
 
+    def reference(self, prompt_id: str) -> tuple[Sequence[int], Sequence[int]]:
+        """Token ids of what comes before the prompt's reference text and of that text, up to the budget."""
+        prompt = self.prompts[prompt_id]
+        asked, whole = self._first[prompt_id], self._model.encode(replace(prompt, text=prompt.text + prompt.reference))
+        alike = next((at for at, pair in enumerate(zip(asked, whole, strict=False)) if pair[0] != pair[1]), len(asked))
+        return whole[:alike], whole[alike : len(asked) + self.budget]
+
     def as_recorded(self, record: TaskSpec) -> Prepared:
         """The same task with the recorded time in its prompts; EnvironmentRefused if the prompts then differ from the
         recorded ones.

@@ -31,6 +31,7 @@ from specbench.runner.external.serving import RunningEngines
 from specbench.runner.grades.branches import rate_branches
 from specbench.runner.grades.likelihood import rate
 from specbench.runner.grades.own_generate import check_generate
+from specbench.runner.grades.references import rate_references
 from specbench.runner.grades.rescoring import lacks_verdicts, rescore
 from specbench.runner.monitor import Monitor, monitoring
 from specbench.runner.order import Order
@@ -127,6 +128,7 @@ def run_task(
                 graded, over_own = _graded(resolved, sessions[0], prepared, own_rows, folder.read(ENGINES) or Engines())
                 progress.phase("asking the model how likely the texts are")
                 rate(sessions[-1].engine, prepared, records, folder.path, progress.note)
+                rate_references(sessions, prepared, folder)
                 rate_branches(sessions[0].engine, prepared, own_rows, folder.path, progress.note)
                 if config.task.metric and not resolved.plan.no_score:
                     verdicts = score_in_child(folder.path, resolved.plan.data_dir, progress.phase)

@@ -17,6 +17,7 @@ from specbench.evals import (
     chained,
     lm_eval_tasks,
     manifest,
+    mathematics,
     read_rows,
     resolve_file,
 )
@@ -31,6 +32,7 @@ CHAT = (
 )
 CLLM = "Question:\n{{question}}\nAnswer:\nLet's think step by step.\n"  # the prompt CLLM was trained and measured with
 JF = "Problem: {{question}}\nMark your solution with \\boxed\nAnswer:"  # eval_dev branch of JacobiForcing
+JETSPEC = f"{{{{question}}}}\n{mathematics.JETSPEC}"
 
 # lm-eval's two filters; the strict one looks for a box, which this prompt asks for
 _BOX_FILTERS = [
@@ -58,16 +60,17 @@ STYLES = {
         "gsm8k/gsm8k.yaml", False, changes={"doc_to_text": CLLM, "generation_kwargs": {"until": ["Question"]}}
     ),
     "jf": AskingStyle("gsm8k/gsm8k.yaml", True, changes={"doc_to_text": JF, "filter_list": _BOX_FILTERS}),
+    "jetspec": AskingStyle("gsm8k/gsm8k.yaml", True, changes={"doc_to_text": JETSPEC, "filter_list": _BOX_FILTERS}),
 }
 
 
 class Options(lm_eval_tasks.Options):
     """Options of the task."""
 
-    style: Literal["auto", "chat", "completion", "cot", "cllm", "jf"] = option(
+    style: Literal["auto", "chat", "completion", "cot", "cllm", "jf", "jetspec"] = option(
         "auto",
-        help="chat: zero-shot through the chat template; completion: lm-eval's gsm8k; cot: its gsm8k_cot; cllm, jf: "
-        "the prompts of those papers; auto: chat when the model has a template, else completion",
+        help="chat: zero-shot through the chat template; completion: lm-eval's gsm8k; cot: its gsm8k_cot; cllm, jf, "
+        "jetspec: the prompts of those papers; auto: chat when the model has a template, else completion",
     )
     shots: int | None = option(
         None, ge=0, help="few-shot examples, from the training data (cot: its own 8); default: 5, cot 8, chat 0"

@@ -66,6 +66,11 @@ def _jf(fence: str) -> Callable[[str, str], Prompt]:
     return lambda id, statement: Prompt(id, f"{_JF_INSTRUCTION}\n{fence}\n{statement.strip()}\n```", True)
 
 
+def _jetspec(id: str, statement: str) -> Prompt:
+    asked = "Write a solution to the following problem and make sure that it passes the tests:"
+    return Prompt(id, f"{asked}\n```python\n{statement}\n```", True)
+
+
 def _fenced_or_whole(text: str) -> Extracted:
     return fenced_code(text) or whole_answer(text)
 
@@ -76,5 +81,6 @@ STYLES = {
     "evalplus": Style(True, plus_checks.chat, continued_code, evalplus=True),
     "evalplus-completion": Style(False, _evalplus_completion, whole_answer, evalplus=True),
     "jf": Style(True, _jf("```"), _fenced_or_whole),
+    "jetspec": Style(True, _jetspec, _fenced_or_whole),
     "jf-python": Style(True, _jf("```python"), _fenced_or_whole),
 }

@@ -31,10 +31,12 @@ from specbench.tasks.humaneval.styles import STYLES, Style
 class Options(sessions.Options):
     """Options of the task."""
 
-    style: Literal["auto", "chat", "completion", "evalplus", "evalplus-completion", "jf", "jf-python"] = option(
-        "auto",
-        help="chat template, or continuation of the raw prompt; evalplus, evalplus-completion, jf, jf-python: as their "
-        "authors ask; auto: chat when the model has a template, else completion",
+    style: Literal["auto", "chat", "completion", "evalplus", "evalplus-completion", "jf", "jf-python", "jetspec"] = (
+        option(
+            "auto",
+            help="chat template, or continuation of the raw prompt; evalplus, evalplus-completion, jf, jf-python, "
+            "jetspec: as their authors ask; auto: chat when the model has a template, else completion",
+        )
     )
     tests: Literal["auto", "base", "plus"] = option(
         "auto",

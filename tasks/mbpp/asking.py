@@ -1,4 +1,4 @@
-"""The prompts. Those of MBPP+ are EvalPlus's; the others follow lm-eval's ``mbpp`` and ``mbpp_instruct``."""
+"""The prompts: of MBPP+ EvalPlus's; else those of lm-eval's ``mbpp`` and ``mbpp_instruct``, or evalchemy's."""
 
 from __future__ import annotations
 
@@ -45,6 +45,22 @@ def few_shot(problem: Asserted, problems: Mapping[str, Asserted], chat: bool) ->
     for shot in shots:
         history += [("user", _turn(shot)), ("assistant", f"{_PREFILL}{shot.code}\n```")]
     return Prompt(problem.id, _turn(problem), True, _PREFILL, ("\n```",), tuple(history))
+
+
+def as_jf(problem: Asserted, problems: Mapping[str, Asserted]) -> Prompt:
+    """evalchemy's prompt, whose settings Jacobi Forcing names: the same three solved problems, all in one user turn."""
+    solved = [f"- Example {at}:\n{_listed(problems[id], solved=True)}" for at, id in enumerate(SHOTS, 1)]
+    text = (
+        "Please refer the given examples and generate a python function for my problem.\nExamples are listed as "
+        "follows:\n" + "\n\n".join(solved) + f"\n\nHere is my problem:\n{_listed(problem)}"
+    )
+    return Prompt(problem.id, text, True)
+
+
+def _listed(problem: Asserted, solved: bool = False) -> str:
+    code = problem.code.replace("\r", "").replace("\t", "    ")
+    asked = f">>> Problem:\n{problem.statement.strip()}\n>>> Test Cases:\n" + "\n".join(problem.test_list) + "\n"
+    return asked + (f"\n>>> Code:\n```python\n{code}\n```" if solved else "")
 
 
 def _statement(problem: Asserted) -> str:

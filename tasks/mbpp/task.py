@@ -18,6 +18,7 @@ from specbench.evals import (
     Sandbox,
     Verdict,
     continued_code,
+    fenced_code,
     manifest,
     plus_checks,
     resolve_file,
@@ -36,8 +37,10 @@ class Options(sessions.Options):
         help="plus: MBPP+, 378 problems, EvalPlus's inputs (extra eval); test: the paper's 500 problems and asserts; "
         "sanitized: the 257 of them that people have checked, with their asserts",
     )
-    style: Literal["auto", "chat", "completion"] = option(
-        "auto", help="chat template, or continuation of text; auto: chat when the model has a template"
+    style: Literal["auto", "chat", "completion", "jf"] = option(
+        "auto",
+        help="chat template, or continuation of text; jf: evalchemy's chat prompt, which Jacobi Forcing names, for "
+        "variant test or sanitized; auto: chat when the model has a template",
     )
 
 
@@ -63,7 +66,7 @@ class Task:
             self._evalplus  # noqa: B018  raises now, not after decoding, if it is not installed
             prompts = [asking.plus(problem, asked) for problem in self._plus.values()]
         else:
-            prompts = [asking.few_shot(problem, self._rows, asked) for problem in self._tested.values()]
+            prompts = [self._asserted(problem, self._rows, asked) for problem in self._tested.values()]
         return sessions.chained(prompts, self.options.chain)
 
     def training_prompts(self, chat: bool) -> list[Prompt]:
@@ -77,7 +80,7 @@ class Task:
         trained = [rows[id] for id in asking.TRAINING_SPLIT if id not in tested]
         if self.options.variant == "plus":
             return [asking.like_plus(problem, asked) for problem in trained]
-        return [asking.few_shot(problem, rows, asked) for problem in trained]
+        return [self._asserted(problem, rows, asked) for problem in trained]
 
     def score(self, prompt_id: str, text: str) -> Verdict:
         """Run the tests of one problem on one answer, in the sandbox. ``also`` has "base" and "plus" for MBPP+."""
@@ -85,11 +88,14 @@ class Task:
             raise UsageError(f"mbpp has no problem '{prompt_id}' in variant={self.options.variant}; set its variant")
         if self.options.style == "auto":
             raise UsageError("mbpp answers are scored by the style they were asked in; set style=chat or completion")
-        chat = self.options.style == "chat"
+        chat = self.options.style != "completion"
         if self.options.variant != "plus":
             if not text.strip():
                 return Verdict(False, "empty", "the model wrote nothing")
-            found = continued_code(text) if chat else whole_answer(text)
+            if self.options.style == "jf":
+                found = fenced_code(text) or whole_answer(text)
+            else:
+                found = continued_code(text) if chat else whole_answer(text)
             verdict = self._sandbox.run(asserts.program(self._tested[prompt_id], found.code, lenient=chat))
             return replace(verdict, extracted=found.rule)
         if not text.strip():
@@ -105,12 +111,20 @@ class Task:
         """Resolve style ``auto``; return whether problems are asked as chat."""
         if self.options.style == "auto":
             self.options = self.options.model_copy(update={"style": "chat" if chat else "completion"})
-        asked = self.options.style == "chat"
+        style = self.options.style
+        if style == "jf" and self.options.variant == "plus":
+            raise UsageError("cannot ask MBPP+ in style=jf: its prompt shows asserts; add --task-set mbpp.variant=test")
+        asked = style != "completion"
         if asked and not chat:
             raise UsageError(
-                "style=chat needs a model with a chat template; this one has none, so use style=completion"
+                f"style={style} needs a model with a chat template; this one has none, so use style=completion"
             )
         return asked
+
+    def _asserted(self, problem: Asserted, rows: dict[str, Asserted], chat: bool) -> Prompt:
+        if self.options.style == "jf":
+            return asking.as_jf(problem, rows)
+        return asking.few_shot(problem, rows, chat)
 
     @property
     def versions(self) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import recompute
 from support import runs
 
 from specbench.analysis.acceptance.definitions import define
@@ -68,6 +69,16 @@ def test_summary_agrees_with_the_traced_trees(traced: Path, method: str) -> None
     assert math.fsum(found["positions"].values()) == pytest.approx(accepted / len(mine))
     low, high = found["length"]["low"], found["length"]["high"]
     assert 1 <= low <= found["length"]["value"] <= high
+
+
+@pytest.mark.parametrize("method", ["pld", "lookahead", "jf", "jetspec"])
+def test_papers_definitions_agree_with_other_code(method: str) -> None:
+    (folder,) = COMMITTED.glob("*-gsm8k-1bdde9f5")
+    answers = recompute.read(folder).row(method)
+    found = {each.name: each.value for each in define(records_of(folder, method), "papers") or ()}
+    assert found == pytest.approx(recompute.as_papers_count(answers))
+    tau = {each.name: each.value for each in define(records_of(folder, method), "eagle") or ()}
+    assert found["rounds"] == pytest.approx(tau["average acceptance length"])
 
 
 def test_a_row_without_drafts_has_no_acceptance(traced: Path) -> None:

@@ -66,13 +66,15 @@ def test_the_json_has_all_of_it(cli: Any) -> None:
 
 def test_sizes_are_those_of_the_configurations_that_are_here_and_no_others(cli: Any) -> None:
     rows = listed(cli)
-    sized = {name for name, row in rows.items() if row["bf16 GB"] is not None and not name.startswith("config:")}
-    qwen = {"qwen3-8b", "jetspec-qwen3-8b", "dflash-qwen3-8b", "peagle-qwen3-8b"}
-    qwen |= {f"deepspec-{head}-qwen3-8b" for head in ("eagle3", "dflash", "dspark")}
-    smollm2 = {"smollm2-135m", "smollm2-135m-jf", "smollm2-135m-cllm", "smollm2-135m-msn"}
-    assert sized == qwen | smollm2
-    assert {rows[name]["bf16 GB"] for name in qwen} == {rows["config:qwen3-8b"]["bf16 GB"]} == {16.381}
-    assert {rows[name]["bf16 GB"] for name in smollm2} == {0.269}
+    weights = {name: names.aliases().get(entry.get("base", ""), entry) for name, entry in names.aliases().items()}
+    shaped = {
+        name for name, entry in names.aliases().items() if "shape" in (entry if "hub" in entry else weights[name])
+    }
+    assert {name for name, row in rows.items() if row["bf16 GB"] and not name.startswith("config:")} == shaped
+    for name in shaped:
+        assert rows[name]["bf16 GB"] == rows[f"config:{weights[name]['shape']}"]["bf16 GB"]
+    assert rows["qwen3-8b"]["bf16 GB"] == 16.381
+    assert rows["smollm2-135m-jf"]["bf16 GB"] == 0.269
     for name in names.configs():
         shape = configured_shape(names.resolve(f"config:{name}"), "bfloat16")
         assert shape is not None

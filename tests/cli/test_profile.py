@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.image import imread
+from support.wording import wording
 
 from specbench.hardware.stored_profile import MeasuredCeilings, Profile, read_profile
 
@@ -42,6 +44,28 @@ def test_the_folder_holds_its_files_and_is_named_after_what_was_measured(profile
     for name in FILES:
         if name.endswith(".png"):
             assert imread(profiled.folder / name)[..., :3].std() > 0.05
+
+
+def test_a_datasheet_needs_no_gpu_and_says_so(cli: Any, tmp_path: Path) -> None:
+    result = cli.ok("profile", "--model", "config:qwen2.5-7b", "--gpu", "b200", "--datasheet", "--out", tmp_path)
+    (picture,) = tmp_path.iterdir()
+    assert picture.name == "roofline-config-qwen2.5-7b-b200-datasheet.png"
+    assert imread(picture)[..., :3].std() > 0.05
+    # 2 FLOPs per weight and row against 2 bytes per weight: the cache aside, the ridge in FLOPs per byte is the rows.
+    (rows,) = map(int, re.findall(r"after 512 cached tokens: (\d+) rows", result.out))
+    assert rows == pytest.approx(2250e12 / 8000e9, rel=0.03)
+    assert result.out.count("not measured") == 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [("--model", "config:tiny"), ("--model", "config:tiny", "--gpu", "gb10"), ("--model", "a/b", "--gpu", "b200")],
+    ids=["no GPU", "no peak", "no shape"],
+)
+def test_a_datasheet_that_cannot_be_drawn_is_refused(cli: Any, tmp_path: Path, given: tuple[str, ...]) -> None:
+    result = cli("profile", *given, "--datasheet", "--out", tmp_path / "out")
+    assert (result.code, (tmp_path / "out").exists()) == (2, False)
+    assert wording(result.err)
 
 
 def test_what_was_asked_for_was_measured(profiled: Profiled) -> None:

@@ -105,7 +105,7 @@ def test_jacobi_forcing_recycles_as_often_as_it_counts(variant: str) -> None:
         decoder = made(jf, n=6, K=2, r=0.5, pool=4, variant=variant)
         count = Counter(word for step in decoded(decoder, target, [1, 2, 1], 80) for word in step)
         assert count["pool"] == decoder.measures(80, False)["recycled"]
-        assert count.keys() <= {"guess", "noise", "pool", "block", BONUS}
+        assert count.keys() <= {"guess", "noise", "pool", "block", "block-noise", BONUS}
         recycled += count["pool"]
     assert recycled > 0
 
@@ -115,7 +115,10 @@ def test_jacobi_forcing_carries_guesses_of_the_block_ahead() -> None:
     # before the first one ends, and all of the chain is then right at once.
     decoder = made(jf, n=4, K=2, r=0.0, recycling=False, init="pad", prefill_draft=False)
     walked = walk(decoder, counting, [1], 10)
-    assert [words(tree) for tree in walked.trees[:2]] == [["noise"] * 3, ["guess", "guess", "block", *["noise"] * 3]]
+    assert [words(tree) for tree in walked.trees[:2]] == [
+        ["noise"] * 3,
+        ["guess", "guess", "block", *["block-noise"] * 3],
+    ]
     found = Counter(word for step in origins(walked) for word in step)
     assert found["block"] == decoder.measures(10, False)["carried"] > 0
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.asserting import refusal
-from support.models import attached, supported
+from support.models import attached, build, supported
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.models import configured_shape, resolve
@@ -28,9 +28,16 @@ def has(monkeypatch: pytest.MonkeyPatch, memory: float, free: float) -> None:
     monkeypatch.setattr(memory_check, "_memory", lambda plan: (memory, free))
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
+OTHERS = {
+    "qwen3_moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM", {"num_experts": 8, "moe_intermediate_size": 24}),
+    "starcoder2": ("Starcoder2Config", "Starcoder2ForCausalLM", {"sliding_window": 16, "tie_word_embeddings": False}),
+    "starcoder2, tied": ("Starcoder2Config", "Starcoder2ForCausalLM", {}),
+}
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral", *OTHERS])
 def test_a_shape_by_the_configuration_is_that_of_the_loaded_model(family: str, tmp_path: Path) -> None:
-    model = supported(family)
+    model = build(OTHERS[family]) if family in OTHERS else supported(family)
     model.config.to_json_file(tmp_path / "config.json", use_diff=False)
     with attached(model, capacity=40, max_rows=8) as engine:
         assert configured_shape(resolve(str(tmp_path)), "float32") == shape_of(engine)

@@ -10,6 +10,7 @@ import pytest
 from support.runs import EXACT, LOSSY, answers, folder, run_config
 from support.wording import wording
 
+from specbench.analysis import UNLIKE
 from specbench.common import UsageError
 from specbench.report.claims.catalog import Catalog, read
 from specbench.report.claims.check import TOLERANCE, WIDEST, Check, check, check_claims
@@ -36,6 +37,7 @@ model = "Qwen3-8B"
 task = "humaneval"
 temperature = 0
 metric = "%"
+tpf_is = "pooled"
 claim = [
   { method = "pld", FIGURES },
 ]
@@ -240,11 +242,33 @@ def test_spec_benchs_figures_are_compared_as_it_counts_them(tmp_path: Path) -> N
     assert group.specbench_mat == pytest.approx(25 / 9), "the prefill's token and forward are counted"
     assert (group.tokens_per_forward, 3.0) == (pytest.approx(3.0), 3.0)
     (found,) = check(catalog("tpf = 2.60", task='"spec-bench:qa"'), run)
-    assert (found.verdict, found.ours) == ("repeated", group.specbench_mat)
-    (found,) = check(catalog("tpf = 2.60", task='"spec-bench"'), run)
-    assert found.ours == run.rows[1].groups["overall"].specbench_mat
+    assert (found.verdict, found.ours) == ("not repeated", pytest.approx(3.0))
+    as_counted = {"tpf_is": '"with-prefill"'}
+    (found,) = check(catalog("tpf = 2.78", task='"spec-bench:qa"', **as_counted), run)
+    assert (found.verdict, found.ours) == ("repeated", pytest.approx(group.specbench_mat))
+    (found,) = check(catalog("tpf = 2.78", task='"spec-bench"', **as_counted), run)
+    assert found.ours == pytest.approx(run.rows[1].groups["overall"].specbench_mat)
     (found,) = check(catalog("tpf = 2.60", task='"spec-bench:translation"'), run)
     assert (found.verdict, found.why) == ("not comparable", ("task: no prompts of translation",))
+
+
+def test_tokens_per_forward_are_counted_as_published(tmp_path: Path) -> None:
+    """Half of the answers ended, after 24 tokens in 8 forwards; the others were cut, after 24 in 12."""
+    ended = answers("pld", range(0, PROMPTS, 2), decode_s=0.24, target_forwards=8)
+    cut = answers("pld", range(1, PROMPTS, 2), decode_s=0.24, target_forwards=12, finish_reason="length")
+    ended = [one.model_copy(update={"finish_reason": "stop"}) for one in ended]
+    run = read_whole_run(
+        folder(tmp_path, run_config(["pld"], PROMPTS), [*answers("ar", PROMPTS, decode_s=0.7), *ended, *cut])
+    )
+    for name, ours in {"pooled": 48 / 20, "per-answer": 2.5, "jacobi-forcing": 3.0, "with-prefill": 50 / 22}.items():
+        found = [each for each in check(catalog(f"tpf = {ours:.3f}", tpf_is=f'"{name}"'), run) if each.figure == "TPF"]
+        assert [(each.ours, each.verdict) for each in found] == [(pytest.approx(ours), "repeated")], name
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_a_way_of_counting_that_differs_is_refused(planted: Callable[..., Path], name: str) -> None:
+    found = one(planted(), catalog("tpf = 3.0", tpf_is=f'"{name}"'), "TPF")
+    assert (found.verdict, found.why) == ("not comparable", (f"TPF: {UNLIKE[name]}",))
 
 
 def test_only_methods_of_the_run_are_listed_the_comparable_ones_first(planted: Callable[..., Path]) -> None:

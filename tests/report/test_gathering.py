@@ -130,7 +130,9 @@ def test_a_sound_run_is_used_and_one_that_was_killed_is_not_complete(run: Path) 
     assert (made.id, made.folder, made.complete) == (run.name, run.name, True)
     assert [row.method for row in made.rows] == ["ar", "jf"]
     assert made.tallies["jf"].accepted_lengths == {3: 64}
-    assert made.tallies["jf"].tokens_per_forward().value == pytest.approx(24 / 8)
+    pooled = made.tallies["jf"].tokens_per_forward("pooled")
+    assert pooled is not None
+    assert pooled.value == pytest.approx(24 / 8)
     (run / "DONE").unlink()
     lines(run, lambda all: [*all[:-1], all[-1][:50]])  # its last line was torn; its summary is of an earlier command
     made = read_whole_run(run)

@@ -74,7 +74,7 @@ def test_a_field_that_makes_no_column_has_to_say_so() -> None:
             {
                 "acceptance", "options", "phases", "measures", "gpu", "again", "over_base", "metrics", "groups", "text",
                 "memory", "positions", "prefix_share", "drafted_as", "branches", "session", "other", "fault",
-                "contexts", "rates", "sequences", "ttft_s", "tpot_s", "itl_s", "latency_s",
+                "contexts", "rates", "sequences", "perplexity", "ttft_s", "tpot_s", "itl_s", "latency_s",
             },
         ),
     ],

@@ -148,5 +148,5 @@ def killed(folder: Path, *argv: object, when: Callable[[], bool], delay: float =
 
 def asked(prompt: Prompt) -> list[Any]:
     """All that a prompt says, as JSON writes it; fields that most prompts do not have are left out where empty."""
-    rare = ("messages", "tools", "otherwise", "recorded", "grown_from")
+    rare = ("messages", "tools", "otherwise", "recorded", "grown_from", "reference")
     return [value for field in fields(prompt) if (value := getattr(prompt, field.name)) or field.name not in rare]

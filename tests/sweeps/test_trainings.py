@@ -14,10 +14,11 @@ import pandas as pd
 import pytest
 from matplotlib.collections import PathCollection
 from rich.console import Console
+from support.runs import cells as made_cells
 from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, NothingLearnt
-from specbench.report.charts.training_cost import save_training_cost, training_cost
+from specbench.report.charts.training_cost import save_training_cost, training_cost, training_pareto
 from specbench.report.render.terminal import render_terminal
 from specbench.report.tables.trainings import trainings_report
 from specbench.sweeps import trainings
@@ -241,6 +242,24 @@ def test_the_picture_marks_what_is_cheapest_for_its_speedup() -> None:
     assert len(colours) == len(rows)  # one for each training
     legend: Any = panel.get_legend()
     assert {name for name, _, _ in rows} <= {text.get_text() for text in legend.get_texts()}
+
+
+def test_a_mark_grows_with_the_tokens_of_its_training() -> None:
+    rows = [("untrained", 0, 60.0, 0.6), ("a", 100, 80.0, 0.58), ("b", 400, 90.0, 0.55)]
+    plain = {"method": "ar", "set": "tuning", "training": "untrained", "tokens_seen": 0, "decode_tok_s": 40.0}
+    table = [{**plain, "accuracy": 0.6}]
+    for name, tokens, speed, right in rows:
+        row = {"training": name, "tokens_seen": tokens, "decode_tok_s": speed, "accuracy": right}
+        table.append({**row, "method": "msn", "set": "tuning", "label": "msn", "speedup": speed / 40})
+    (panel,) = training_pareto(made_cells(table)).axes
+    marks = {}
+    for mark in panel.collections:
+        if isinstance(mark, PathCollection):
+            ((x, y),), (area,) = np.asarray(mark.get_offsets()).tolist(), mark.get_sizes()
+            marks[x] = (y, float(area))
+    assert {x: y for x, (y, _) in marks.items()} == {40.0: 0.6, 60.0: 0.6, 80.0: 0.58, 90.0: 0.55}
+    least = marks[60.0][1]
+    assert (marks[90.0][1] - least) == pytest.approx(2 * (marks[80.0][1] - least)), "the root of four times the tokens"
 
 
 def test_two_labels_never_share_a_folder(tmp_path: Path, swept: list[Any]) -> None:

@@ -148,7 +148,7 @@ def test_verdicts_are_lm_evals(folder: Path, tmp_path: Path, style: str) -> None
 @pytest.mark.parametrize("style", task.STYLES)
 def test_reference_solutions_pass_in_every_style(folder: Path, style: str) -> None:
     made = Task(options.parse_options(Options, {"style": style}, "gsm8k"), folder)
-    form = {"cot": "The answer is {}.", "jf": "$\\boxed{{{}}}$"}.get(style, "#### {}")
+    form = {"cot": "The answer is {}.", **dict.fromkeys(("jf", "jetspec"), "$\\boxed{{{}}}$")}.get(style, "#### {}")
     for n, row in enumerate(read_jsonl(folder / TEST)):
         verdict = made.score(f"gsm8k/{n}", row["answer"].partition("####")[0] + form.format(gold(row)))
         assert (verdict.passed, verdict.reason, verdict.also) == (True, "pass", {"strict": True, "numeric": True}), n

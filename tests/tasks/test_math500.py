@@ -20,7 +20,6 @@ from specbench.evals import lm_eval_tasks, mathematics
 from specbench.evals.data import read_jsonl
 from specbench.evals.sandbox.sandbox import live
 from specbench.evals.task import Verdict
-from specbench.tasks.math500 import task
 from specbench.tasks.math500.task import Options, Task
 
 FILE = "math500.jsonl"
@@ -97,7 +96,7 @@ def test_no_example_is_among_the_problems(tmp_path: Path) -> None:
     lm_eval_tasks.disjoint(list_fewshot_samples(), own.ROWS, "problem")
     planted = {**own.ROWS[0], "problem": list_fewshot_samples()[3]["problem"]}
     (tmp_path / "x.jsonl").write_text(small_data.lines([*own.ROWS, planted]))
-    style = task.STYLES["completion"]
+    style = mathematics.STYLES["completion"]
     with pytest.raises(UsageError, check=wording):
         lm_eval_tasks.LmTask(style, {"test": tmp_path / "x.jsonl"}).prompts("math500", style, 4, "problem")
 

@@ -12,7 +12,7 @@ from small_data import mbpp as own
 from support.asserting import data_folder
 from support.wording import wording
 
-from specbench.common.errors import EnvironmentRefused
+from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals import plus_checks
 from specbench.tasks.mbpp import asking
 from specbench.tasks.mbpp.task import Options, Task
@@ -78,6 +78,27 @@ def test_a_chat_shows_three_solved_problems_as_turns(made: Callable[..., Task]) 
     assert list(prompt.history) == turns
     assert prompt.text == asked.format(FULL[12]["text"], FULL[12]["test_list"][0])
     assert (prompt.prefill, prompt.stops) == ("```python\n", ("\n```",))
+
+
+def test_style_jf_asks_as_evalchemy(made: Callable[..., Task]) -> None:
+    def listed(row: Any, code: str = "") -> str:
+        made = ">>> Problem:\n{}\n>>> Test Cases:\n{}\n".format(row["text"].strip(), "\n".join(row["test_list"]))
+        code = code.replace("\r", "").replace("\t", "    ")
+        return made + (f"\n>>> Code:\n```python\n{code}\n```" if code else "")
+
+    shots = "\n\n".join(f"- Example {at}:\n{listed(row, row['code'])}" for at, row in enumerate(own.SHOTS, 1))
+    task = made("test", "jf")
+    for prompt, number in zip(task.prompts(chat=True), TESTED, strict=True):
+        assert prompt.text == (
+            "Please refer the given examples and generate a python function for my problem.\n"
+            f"Examples are listed as follows:\n{shots}\n\nHere is my problem:\n{listed(FULL[number])}"
+        )
+        assert (prompt.chat, prompt.prefill, prompt.stops, prompt.history) == (True, "", (), ())
+    solved = f"Here it is:\n```python\n{FULL[12]['code']}\n```\nIt sorts."
+    assert task.score("Mbpp/12", solved).passed
+    assert not task.score("Mbpp/12", "```python\nprint()\n```").passed
+    with pytest.raises(UsageError, check=wording):
+        made("plus", "jf").prompts(chat=True)
 
 
 def test_the_completion_prompt_is_lm_evals(made: Callable[..., Task]) -> None:

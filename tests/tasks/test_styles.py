@@ -23,8 +23,9 @@ SETTLED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "aime25": ({"style": "chat", "shots": 0}, {"style": "completion", "shots": 4}),
     "math": ({"style": "chat", "shots": 0, **_ALL}, {"style": "completion", "shots": 4, **_ALL}),
 }
-NEEDS_TEMPLATE = {"humaneval": ["chat", "jf", "jf-python", "evalplus"], "mbpp": ["chat"], "gsm8k": ["chat", "jf"],
-                  "math500": ["chat", "jf"], "aime25": ["chat"], "math": ["chat"]}  # fmt: skip
+NEEDS_TEMPLATE = {"humaneval": ["chat", "jf", "jf-python", "jetspec", "evalplus"],
+                  "mbpp": ["chat", "jf"], "gsm8k": ["chat", "jf", "jetspec"],
+                  "math500": ["chat", "jf", "jetspec"], "aime25": ["chat"], "math": ["chat", "jf"]}  # fmt: skip
 STOPS = {"gsm8k": ("Question:", "</s>", "<|im_end|>"), **dict.fromkeys(("math500", "aime25", "math"), ("Problem:",))}
 FIRST = {"humaneval": "HumanEval/1", "mbpp": "Mbpp/2", "gsm8k": "gsm8k/0", "math500": "math500/0",
          "aime25": "aime25/0", "math": "math/0"}  # fmt: skip

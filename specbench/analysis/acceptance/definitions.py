@@ -1,4 +1,4 @@
-"""Compute a row's acceptance with the definitions and names of engines and benchmarks.
+"""Compute a row's acceptance with the definitions and names of engines, benchmarks and papers.
 
 Their sources are named in ``docs/concepts/acceptance.md``.
 """
@@ -12,6 +12,7 @@ from statistics import mean
 from typing import TypeAlias
 
 from specbench.analysis.acceptance.drafts import accepted_drafts, draft_tokens
+from specbench.analysis.acceptance.papers import PAPERS, Counted
 from specbench.analysis.figures import quotient
 from specbench.results import RequestRecord
 
@@ -62,6 +63,8 @@ class _Row:
 
 def define(records: Sequence[RequestRecord], engine: str) -> list[Defined] | None:
     """A row's acceptance as ``engine`` (a key of :data:`ENGINES`) defines it; None without drafts or their counts."""
+    if engine == "papers":
+        return _papers(_Row(records, Counter(), None))
     histogram: Counter[int] = Counter()
     for record in records:
         if (found := accepted_drafts(record)) is None or not record.forwards_distinct:
@@ -202,6 +205,13 @@ def _eagle(row: _Row) -> list[Defined]:
     ]
 
 
+def _papers(row: _Row) -> list[Defined]:
+    """Tokens per forward by every definition; needs no counts of draft tokens."""
+    counted = [Counted.of(record) for record in row.records]
+    found = {name: counting.of(counted) for name, counting in PAPERS.items()}
+    return [Defined(name, each.value if each else None, PAPERS[name].words) for name, each in found.items()]
+
+
 def _histogram(row: _Row) -> list[float]:
     plain = row.forwards - row.drafts  # SGLang verifies in each of them and accepts nothing
     return [row.histogram[kept] + (plain if kept == 0 else 0) for kept in (0, *row.positions)]
@@ -209,6 +219,7 @@ def _histogram(row: _Row) -> list[float]:
 
 #: Names of ``--definitions`` -> the figures of a row.
 ENGINES: Mapping[str, Callable[[_Row], list[Defined]]] = {
+    "papers": _papers,
     "vllm": _vllm,
     "sglang": _sglang,
     "tensorrt-llm": _tensorrt_llm,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.cli import output
-from specbench.common import UsageError, read_json_object, registry
+from specbench.common import registry
 
 _WIDE = 140  # terminal width from which title and source are separate columns
 _SMALL = 0.1  # GB
@@ -48,16 +48,17 @@ def _rows() -> list[dict[str, Any]]:
     known, configs = names.aliases(), names.configs()
     dummy = {"title": "dummy weights of this shape", "tried": True}
     return [
-        *(_row(name, entry, known, _shape(name, entry, known, configs)) for name, entry in known.items()),
+        *(_row(name, entry, known, _shape(entry, known, configs)) for name, entry in known.items()),
         *(_row(f"config:{name}", dummy, known, file) for name, file in configs.items()),
     ]
 
 
 def _row(name: str, entry: Mapping[str, Any], known: Mapping[str, Any], config: Path | None) -> dict[str, Any]:
     """All facts about an alias or a shape."""
-    from specbench.models import names
+    from specbench.models import configured_parameters, names
 
     base = _weights(entry, known)
+    parameters = configured_parameters(config) if config else None
     wheel = names.wheel_file(base)
     untried = not entry.get("tried", False)
     found = names.heads(entry)
@@ -68,7 +69,7 @@ def _row(name: str, entry: Mapping[str, Any], known: Mapping[str, Any], config: 
         "hub id": entry.get("hub"),
         "wheel": f"{base['wheel']['distribution']}:{wheel.name}" if wheel else None,
         "base": entry.get("base"),
-        "bf16 GB": _bf16_gb(config),
+        "bf16 GB": None if parameters is None else round(2 * parameters / 1e9, 3),
         "licence": entry.get("licence"),
         "untried": untried,
         "heads": [
@@ -108,41 +109,11 @@ def _shipping(alias: str) -> list[str]:
     return [name for name, card in cards if (card.folder / "heads" / alias / "config.json").is_file()]
 
 
-def _shape(name: str, entry: Mapping[str, Any], known: Mapping[str, Any], configs: Mapping[str, Path]) -> Path | None:
+def _shape(entry: Mapping[str, Any], known: Mapping[str, Any], configs: Mapping[str, Path]) -> Path | None:
     """The configuration of an alias's weights: a shipped shape, or from the hub cache."""
     base = _weights(entry, known)
-    # A shape has the name of one alias; other aliases may have the same weights.
-    same = [name, *(alias for alias, other in known.items() if other.get("hub", "") == base.get("hub"))]
     folder = _cached(base)
-    return next((configs[alias] for alias in same if alias in configs), folder / "config.json" if folder else None)
-
-
-def _bf16_gb(config: Path | None) -> float | None:
-    """GB (10^9 bytes) of weights in bfloat16; None if the size does not follow from the configuration.
-
-    Like :func:`specbench.models.configured_shape`, but without importing numpy.
-    """
-    if config is None:
-        return None
-    try:
-        parameters = _parameters(read_json_object(config, ""))
-    except (UsageError, KeyError, TypeError, ValueError, ZeroDivisionError):  # loading it gives the error
-        return None
-    return None if parameters is None else round(2 * parameters / 1e9, 3)
-
-
-def _parameters(config: Mapping[str, Any]) -> int | None:
-    """Number of weights of a dense model of a known family; tied weights count once."""
-    hidden, layers, heads = (int(config[name]) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
-    size = int(config.get("head_dim") or hidden // heads)
-    queries, both = heads * size, 2 * int(config.get("num_key_value_heads") or heads) * size
-    # biases of queries, keys and values, or norms of queries and keys
-    extra = {"llama": 0, "mistral": 0, "qwen2": queries + both, "qwen3": 2 * size}.get(config["model_type"])
-    if extra is None or any(config.get(name) for name in ("attention_bias", "mlp_bias", "use_sliding_window")):
-        return None
-    layer = hidden * (2 * queries + both + 3 * int(config["intermediate_size"])) + 2 * hidden + extra
-    tables = 1 if config.get("tie_word_embeddings", False) else 2
-    return layers * layer + tables * int(config["vocab_size"]) * hidden + hidden
+    return configs.get(base.get("shape", "")) or (folder / "config.json" if folder else None)
 
 
 def _lines(row: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,11 +32,14 @@ class ProfilePlan(Loading, Stepping):
     )
     out: Path = flag(options.PROFILES, "--out", help="Folder that receives the profile's folder.")
     gpu: str = flag("auto", "--gpu", help="Refuse to run on any other GPU. See list gpus.")
+    datasheet: bool = flag(
+        False, "--datasheet", help="Draw the roofline of --gpu from its datasheet; nothing is loaded or measured."
+    )
 
 
 @options.takes(
     ProfilePlan,
-    shown=("model", "gpu", "rows", "contexts", "slots", "seconds", "dtype", "device", "out"),
+    shown=("model", "gpu", "datasheet", "rows", "contexts", "slots", "seconds", "dtype", "device", "out"),
     without=("data_dir",),
 )
 def profile(plan: ProfilePlan, as_json: bool = options.JSON) -> None:
@@ -43,6 +47,9 @@ def profile(plan: ProfilePlan, as_json: bool = options.JSON) -> None:
 
     Answers how many rows of a draft are nearly free, and which ceiling stops them.
     """
+    if plan.datasheet:
+        _draw_datasheet(plan)
+        return
     from specbench.profiling import check_device
     from specbench.runner import printing_to
 
@@ -72,6 +79,39 @@ def profile(plan: ProfilePlan, as_json: bool = options.JSON) -> None:
     if found.interrupted:
         say(f"interrupted; what was measured until then is in {folder}")
         raise typer.Exit(INTERRUPTED)
+
+
+def _draw_datasheet(plan: ProfilePlan) -> None:
+    """Draw the roofline of a GPU that need not be here."""
+    from specbench.common import check_writable
+    from specbench.hardware import datasheet, gpus, knee
+    from specbench.models import configured_shape, resolve
+
+    if plan.gpu == "auto":
+        raise UsageError("cannot draw --datasheet: no GPU is named; add --gpu NAME, see specbench list gpus")
+    gpu, dtype = gpus.find(plan.gpu), "bfloat16" if plan.dtype == "auto" else plan.dtype
+    ceilings, shape = datasheet(gpu, dtype), configured_shape(resolve(plan.model), dtype)
+    if ceilings is None:
+        raise UsageError(f"cannot draw --datasheet: the vendor of {gpu.name} states no {dtype} peak; choose --dtype")
+    if shape is None:
+        raise UsageError(
+            f"cannot draw --datasheet: the sizes of {plan.model} are not known here; choose an alias or config:NAME "
+            "with a shape, or a folder with a config.json"
+        )
+    contexts = (512, 8192) if plan.contexts is None else _counts("--contexts", plan.contexts)
+    check_writable(plan.out)
+    from specbench.report import draw_datasheet
+
+    plan.out.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"roofline-{plan.model}-{gpu.name}-datasheet")
+    what, path = f"{plan.model}, {dtype}", plan.out / f"{name}.png"
+    draw_datasheet(shape, ceilings, contexts, what, gpu.name, path)
+    console = output.stdout()
+    for context in contexts:
+        rows = knee(shape, ceilings, context).rows
+        reach = f"{rows} rows" if rows else "more than 65,536 rows"
+        console.print(f"knee after {context} cached tokens: {reach} (datasheet of {gpu.name}, not measured)")
+    console.print(str(path), soft_wrap=True, markup=False)
 
 
 def _settings(plan: ProfilePlan) -> Settings:

@@ -34,7 +34,7 @@ def report(
         None,
         "--definitions",
         help="Print acceptance in another tool's definitions and names: vllm, sglang, tensorrt-llm, llama.cpp, "
-        "speed-bench or eagle.",
+        "speed-bench, eagle, or papers (tokens per forward as papers count them).",
         metavar="TOOL",
     ),
     as_json: bool = options.JSON,

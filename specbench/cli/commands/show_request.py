@@ -95,7 +95,7 @@ def _draw(data: Any, out: Path) -> None:
     from specbench.report import round_svg, trajectory_svg
 
     check_writable(out.parent)
-    drawn = round_svg(data, "round") if isinstance(data, Round) else trajectory_svg(data, "trajectory")
+    drawn = round_svg(data, "round", whole=True) if isinstance(data, Round) else trajectory_svg(data, "trajectory")
     write_text_atomic(out, drawn)
     output.stdout().print(str(out), soft_wrap=True, markup=False)
 

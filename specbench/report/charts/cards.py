@@ -205,7 +205,7 @@ def session(curves: Mapping[str, Sequence[float]], window: int) -> Figure:
 
 def _curves(count: int, across: str) -> tuple[Figure, Axes]:
     """A card for ``count`` lines, with space for their names above."""
-    above = 10 + 18 * math.ceil(count / 3)
+    above = 18 + 18 * math.ceil(count / 3)  # the legend, and the title below it
     figure, panel = _panel(190 + above, left=40, top=above, bottom=36)
     panel.set_xlabel(across)
     return figure, panel

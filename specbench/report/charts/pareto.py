@@ -42,7 +42,7 @@ def pareto(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     figure, ((panel,),) = style.panels(height=5.2)
     speed, accuracy = floats(scored, "decode_tok_s"), floats(scored, "accuracy")
     small = np.asarray(scored["stopped"].eq(HALVED), dtype=np.bool_)
-    wide, high = bars(scored, "decode_tok_s"), np.where(small, np.nan, _accuracy_bars(scored))
+    wide, high = bars(scored, "decode_tok_s"), np.where(small, np.nan, accuracy_bars(scored))
     for index, method in enumerate([BASELINE, *methods(scored)]):
         look = style.series(index - 1) if index else {"color": style.BASELINE_COLOUR, "marker": "o"}
         mine = np.asarray(scored["method"].eq(method), dtype=np.bool_)
@@ -73,7 +73,7 @@ def pareto(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     return figure
 
 
-def _accuracy_bars(cells: pd.DataFrame) -> Floats:
+def accuracy_bars(cells: pd.DataFrame) -> Floats:
     """[2, n] lengths of Wilson's intervals, over prompts: repeats of a prompt are not independent samples."""
     found = []
     for share, prompts in zip(floats(cells, "accuracy"), floats(cells, "prompts"), strict=True):

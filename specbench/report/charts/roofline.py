@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from specbench.hardware import Ceilings, Profile, bound_s, step_cost, step_rows
+from specbench.hardware import Ceilings, ModelShape, Profile, bound_s, knee, step_cost, step_rows
 from specbench.report.charts import style
 
 ROOFLINE, STEPS = "roofline.png", "steps.png"
@@ -74,6 +74,55 @@ def roofline(profile: Profile) -> Figure:
     plot.legend(loc="lower right", **_LEGEND)
     style.titled(figure, f"Roofline of a decoding step: {_what(profile)}", _NOTE)
     return figure
+
+
+def draw_datasheet(
+    shape: ModelShape, ceilings: Ceilings, contexts: Sequence[int], what: str, gpu: str, path: Path
+) -> Path:
+    """Write the chart of :func:`datasheet_roofline`."""
+    return style.save(datasheet_roofline(shape, ceilings, contexts, what, gpu), path)
+
+
+@style.styled()
+def datasheet_roofline(shape: ModelShape, ceilings: Ceilings, contexts: Sequence[int], what: str, gpu: str) -> Figure:
+    """The roofline of a GPU that is not here, with the most that a step of some rows could reach on it."""
+    figure, ((plot, times),) = style.panels(1, 2, width=1.3 * style.WIDTH, height=1.3 * style.HEIGHT)
+    plot.set(xscale="log", yscale="log", xlabel="arithmetic intensity, FLOPs per byte", ylabel="FLOP/s, at most")
+    times.set(xscale="log", yscale="log", xlabel="rows of the step", ylabel="milliseconds, at least")
+    ends: list[float] = [ceilings.intensity]
+    for at, context in enumerate(contexts):
+        costs = [step_cost(shape, rows, context) for rows in _LABELLED]
+        x, seconds = [cost.intensity for cost in costs], [bound_s(cost, ceilings) for cost in costs]
+        y = [cost.flops / least for cost, least in zip(costs, seconds, strict=True)]
+        look = {**style.series(at), "markerfacecolor": "white"}
+        plot.plot(x, y, linestyle="none", label=f"bound of a step after {context} cached tokens", zorder=4, **look)
+        every = range(1, _LABELLED[-1] + 1)
+        least = [1e3 * bound_s(step_cost(shape, rows, context), ceilings) for rows in every]
+        times.plot(every, least, linestyle="--", color=look["color"], label=f"{context} cached tokens")
+        times.plot(_LABELLED, [1e3 * each for each in seconds], linestyle="none", **look)
+        ends += x
+        if not at:
+            _label_rows(plot, [{"rows": rows} for rows in _LABELLED], x, y)
+            rows = knee(shape, ceilings, context).rows
+            if rows:
+                label = f"knee after {context} cached tokens: {rows} rows"
+                times.axvline(rows, color=style.INK, linewidth=0.8, linestyle=":", label=label)
+    _ceiling(plot, ceilings, min(ends) / 2, max(ends) * 3, f"datasheet of {gpu}")
+    plot.set_xlim(min(ends) / 2, max(ends) * 3)
+    style.plain_ticks(times, _LABELLED)
+    _log_ticks(plot.xaxis, lambda value, _: f"{value:g}")
+    _log_ticks(plot.yaxis, lambda value, _: _si(value))
+    _log_ticks(times.yaxis, lambda value, _: f"{value:g}")
+    plot.legend(loc="lower right", **_LEGEND)
+    times.legend(loc="upper left", **_LEGEND)
+    style.titled(figure, f"Roofline of a decoding step: {what}, {gpu} · DATASHEET, NOT MEASURED", _UNMEASURED)
+    return figure
+
+
+_UNMEASURED = (
+    "Nothing was run. Lines: the vendor's peaks. Open marks: the most that any engine could reach, counting weights, "
+    "KV cache and matrix products, each byte once. Measured steps take longer: specbench profile on that GPU."
+)
 
 
 def steps(profile: Profile) -> Figure:

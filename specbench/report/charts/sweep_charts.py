@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from specbench.report.charts import style
 from specbench.report.charts.contours import contour
 from specbench.report.charts.crossing import crossing
+from specbench.report.charts.over_axis import over_option
 from specbench.report.charts.pareto import pareto
 from specbench.report.charts.sweep_cells import check, floats, is_numeric, methods, options, shown
 from specbench.report.charts.user_lines import user_lines
@@ -38,6 +39,7 @@ def called_for(cells: pd.DataFrame, caption: str = "") -> list[Picture]:
     * A method with two or more varying numeric options: contours over the two with most values, for each concurrency
       and each combination of the other varying options. One of these with at most four values becomes panels of one
       figure. A method with one such option: a line over it.
+    * Accuracy and such an option, at one concurrency: speedup and accuracy over it.
     * Several concurrencies: speedup over concurrency in one picture, throughput against each user's speed in another.
     * Accuracy: speed against accuracy, for each concurrency.
     """
@@ -49,6 +51,8 @@ def called_for(cells: pd.DataFrame, caption: str = "") -> list[Picture]:
         if all(user_lines(cells)):
             found.append(Picture("users", partial(users, cells, caption=caption)))
     busy = cells["concurrency"].nunique() > 1
+    if not busy:
+        found += [picture for method in methods(cells) for picture in _over(cells, method, caption)]
     for concurrency, part in cells.groupby("concurrency"):
         scored = np.isfinite(floats(part, "accuracy")) & np.isfinite(floats(part, "decode_tok_s"))
         if (scored & part["method"].ne(BASELINE)).any():
@@ -82,6 +86,14 @@ def _contours(cells: pd.DataFrame, method: str, caption: str) -> Iterator[Pictur
         plain = cells[(cells["method"] == BASELINE) & (cells["concurrency"] == concurrency)]
         draw = partial(contour, pd.concat([plain, part]), *axes, facet=facet, grid=mine, caption=caption)
         yield Picture(re.sub(r"[^A-Za-z0-9._-]", "-", "-".join(name)), draw)
+
+
+def _over(cells: pd.DataFrame, method: str, caption: str) -> Iterator[Picture]:
+    mine = cells[(cells["method"] == method) & np.isfinite(floats(cells, "accuracy"))]
+    varying = {option: count for option, count in options(mine).items() if count > 1 and is_numeric(mine[option])}
+    if varying:
+        option = max(varying, key=lambda name: varying[name])
+        yield Picture(f"over-{method}-{option}", partial(over_option, cells, method, option, caption=caption))
 
 
 def _distinct_names(found: list[Picture]) -> list[Picture]:

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from specbench.report.charts import style
 from specbench.report.charts.labels import place
-from specbench.report.charts.pareto import front
+from specbench.report.charts.pareto import accuracy_bars, front
 from specbench.report.charts.sweep_cells import bars, floats
 from specbench.results import BASELINE
 
@@ -19,9 +20,11 @@ _AXES = (("flops", "floating-point operations of the training"), ("tokens_seen",
 
 
 def save_training_cost(cells: pd.DataFrame, folder: Path, caption: str = "") -> Path | None:
-    """Write the chart into a folder; None if fewer than two trainings were measured."""
+    """Write the charts into a folder; None if fewer than two trainings were measured."""
     if cells.empty or _drawn(cells)["training"].nunique() < 2:
         return None
+    if np.isfinite(floats(_drawn(cells), "accuracy")).any():
+        style.save(training_pareto(cells, caption=caption), folder / "training-pareto.png")
     return style.save(training_cost(cells, caption=caption), folder / "training-cost.png")
 
 
@@ -70,6 +73,45 @@ def training_cost(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     names = [str(drawn["training"].iloc[at]) for at in ahead]
     place(panel, points_named, names, avoid=np.stack([cost, speed], axis=1), lines=[steps] if len(steps) else [])
     return figure
+
+
+@style.styled()
+def training_pareto(cells: pd.DataFrame, *, caption: str = "") -> Figure:
+    """Right answers over tok/s, the area of a mark as the root of its training's tokens (Jacobi Forcing, Fig. 2)."""
+    drawn = _drawn(cells)
+    drawn = drawn[np.isfinite(floats(drawn, "accuracy")) & np.isfinite(floats(drawn, "decode_tok_s"))]
+    if drawn.empty:
+        raise ValueError("no configuration has speed, accuracy and a cost")
+    plain = cells[(cells["set"] == "tuning") & (cells["method"] == BASELINE) & (cells["tokens_seen"] == 0)]
+    figure, ((panel,),) = style.panels(height=5.2)
+    speed, right, cost = (floats(drawn, column) for column in ("decode_tok_s", "accuracy", "tokens_seen"))
+    area = _LEAST_AREA + _MOST_AREA * np.sqrt(cost / max(float(cost.max()), 1.0))
+    trainings = drawn["training"].unique().tolist()
+    for at in np.argsort(-area):
+        colour = style.series(trainings.index(drawn["training"].iloc[at]))["color"]
+        wide, high = bars(drawn, "decode_tok_s")[:, [at]], accuracy_bars(drawn)[:, [at]]
+        panel.errorbar(speed[at], right[at], high, wide, fmt="none", ecolor=colour, alpha=0.4, elinewidth=0.9)
+        panel.scatter(speed[at], right[at], s=area[at], color=colour, alpha=0.75, edgecolors="white", zorder=3)
+    for index, training in enumerate(trainings):
+        tokens = float(cost[drawn["training"].eq(training)].max())
+        label = f"{training}: {tokens:,.0f} training tokens"
+        panel.plot([], [], color=style.series(index)["color"], linewidth=5, label=label)
+    panel.scatter(
+        floats(plain, "decode_tok_s"), floats(plain, "accuracy"), s=42, color=style.BASELINE_COLOUR, marker="D",
+        label=f"{BASELINE} of the untrained model", zorder=4,
+    )  # fmt: skip
+    panel.set(xlabel="tok/s", ylabel="right answers")
+    panel.yaxis.set_major_formatter(PercentFormatter(1.0))
+    panel.margins(0.12)
+    panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
+    note = "Bars: 95% intervals. The area of a mark grows with the square root of the tokens that its training saw."
+    style.titled(figure, f"Speed, right answers and cost of training\n{caption}", note)
+    names = [str(label) for label in drawn["label"]]
+    place(panel, list(zip(speed.tolist(), right.tolist(), strict=True)), names, avoid=np.stack([speed, right], axis=1))
+    return figure
+
+
+_LEAST_AREA, _MOST_AREA = 30.0, 420.0
 
 
 def _drawn(cells: pd.DataFrame) -> pd.DataFrame:

@@ -11,8 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
+from specbench.analysis import PAPERS, UNLIKE
 from specbench.common import toml, validate
 from specbench.hardware import gpus
 from specbench.results import Record
@@ -56,9 +57,21 @@ class Claim(Record):
         default_factory=dict,
         description="further figures by name; a method's own figures have the names of its [measures]",
     )
-    tpf_is: str = Field(default="", description="how the publication counts TPF, if known and different from specbench")
+    tpf_is: str = Field(default="unknown", description="how the publication counts TPF: a name of PAPERS or UNLIKE")
     caveat: str = ""
     note: str = Field(default="", description="contradictions within the publication")
+
+    @field_validator("tpf_is")
+    @classmethod
+    def _defined(cls, name: str) -> str:
+        if name not in {**PAPERS, **UNLIKE}:
+            raise ValueError(f"tpf_is is one of {', '.join([*PAPERS, *UNLIKE])}")
+        return name
+
+    @property
+    def counting(self) -> str:
+        """How the publication counts TPF, in words."""
+        return UNLIKE[self.tpf_is] if self.tpf_is in UNLIKE else PAPERS[self.tpf_is].words
 
 
 class Catalog(Record):

@@ -2,7 +2,8 @@
 
 A published figure is repeated if our 95% interval covers it, to within half a unit of its last digit, or, if our figure
 has no interval, if the two differ by at most :data:`TOLERANCE`. Figures measured on something else are not comparable,
-with a reason. Tokens per forward do not depend on the GPU; speeds do.
+with a reason. Tokens per forward do not depend on the GPU; speeds do. Ours are computed as the publication
+computes its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from specbench.analysis import UNLIKE
 from specbench.common import UsageError, registry
 from specbench.models import names
 from specbench.report.claims.worth import Setting, half_unit, other_gpu, same_model, setting
@@ -147,6 +149,8 @@ def _apart_in(catalog: Catalog, claim: Claim, name: str, here: Setting, run: Run
             yield "the run was disturbed"
         if run.config.trace:
             yield "the run was traced, which slows its steps"
+    if name == "TPF" and claim.tpf_is in UNLIKE:
+        yield f"TPF: {claim.counting}"
     if name == "score":
         if claim.metric != "%":
             yield f"metric: {claim.metric}"
@@ -162,7 +166,7 @@ def _remarks(catalog: Catalog, claim: Claim, here: Setting) -> list[str]:
     remarks = []
     if not same_model(claim.model, here.config.model.name) and _same_size(catalog, claim, here):
         remarks.append(f"another model of its size: {here.config.model.name}, not {claim.model}")
-    return [*remarks, *([f"TPF there: {claim.tpf_is}"] if claim.tpf_is else [])]
+    return remarks
 
 
 def _ours(claim: Claim, name: str, run: Run, row: MethodSummary) -> _Ours:
@@ -170,13 +174,13 @@ def _ours(claim: Claim, name: str, run: Run, row: MethodSummary) -> _Ours:
     task, _, part = claim.task.partition(":")
     group: Group | None = row.groups.get(part or "overall") if task == "spec-bench" else None
     if name == "TPF":
-        if group is not None:
-            return _Ours(group.specbench_mat)
-        tally = run.tallies[row.method]
-        found = tally.tokens_per_forward() if tally.requests and tally.forwards else None
-        ends = found.interval if found is not None else None
-        low, high = (ends.low, ends.high) if ends is not None else (None, None)
-        return _Ours(row.tokens_per_forward, low, high, has_interval=True)
+        if claim.tpf_is in UNLIKE or row.tokens_per_forward is None:
+            return _Ours(row.tokens_per_forward)
+        found = run.tallies[row.method].tokens_per_forward(claim.tpf_is, part)
+        if found is None:
+            return _Ours(None)
+        low, high = (found.interval.low, found.interval.high) if found.interval else (None, None)
+        return _Ours(found.value, low, high, has_interval=True)
     if name == "speedup":
         if group is not None:
             return _Ours(group.specbench_speedup)
@@ -215,8 +219,7 @@ def _judged(
         else:
             repeated = low - half <= there <= high + half
         verdict = "repeated" if repeated else "not repeated"
-    reasons = why or [line for line in remarks if name == "TPF" or not line.startswith("TPF there")]
-    return Check(claim, label, name, published, ours.value, ours.low, ours.high, verdict, tuple(reasons))
+    return Check(claim, label, name, published, ours.value, ours.low, ours.high, verdict, tuple(why or remarks))
 
 
 def _same_size(catalog: Catalog, claim: Claim, here: Setting) -> bool:

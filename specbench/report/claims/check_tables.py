@@ -40,9 +40,7 @@ def _compared(found: Sequence[Check], claims: Sequence[Claim]) -> Table:
     ]  # fmt: skip
     alike, body = common(claims), []
     for each in found:
-        # The heading above the table says how the publication counts tokens per forward.
-        why = [part for part in each.why if part != f"TPF there: {each.claim.tpf_is}"]
-        remarks = "; ".join(part for part in (words(each.claim, alike), *why) if part)
+        remarks = "; ".join(part for part in (words(each.claim, alike), *each.why) if part)
         there = Cell(str(each.published), float(each.published))
         body.append(Row([Cell(each.row), Cell(each.figure), there, _here(each), Cell(each.verdict), Cell(remarks)]))
     return Table("compared", "", columns, body)

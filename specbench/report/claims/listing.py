@@ -67,18 +67,20 @@ def heading(rows: Sequence[Claim]) -> Title:
     """Heading with what a published table's rows have in common."""
     first, alike = rows[0], common(rows)
     named = {"gpu": "GPU", "model": "model", "task": "task", "metric": "score is", "caveat": "caveat:"}
+    counting = alike.get("counting")
     lines = [
         *dict.fromkeys(row.url for row in rows),
         BETWEEN.join(f"{name} {alike[field]}" for field, name in named.items() if field in alike),
-        f"TPF there: {first.tpf_is}" if first.tpf_is and any(row.tpf is not None for row in rows) else "",
+        f"TPF there: {counting}" if counting else "",
     ]
     return Title(f"{first.paper}: {first.source}", lines=[line for line in lines if line])
 
 
 def common(rows: Sequence[Claim]) -> dict[str, str]:
-    """Fields with the same value in all rows; ``metric`` counts only rows with a score."""
+    """Fields with the same value in all rows; ``metric`` counts only rows with a score, ``counting`` those with TPF."""
     fields = {field: {getattr(row, field) for row in rows} for field in ("gpu", "model", "task")}
     fields["metric"] = {row.metric for row in rows if row.metric}
+    fields["counting"] = {row.counting for row in rows if row.tpf is not None}
     alike = {field: values.pop() for field, values in fields.items() if len(values) == 1 and values != {""}}
     everywhere = [caveat for caveat in _caveats(rows[0]) if all(caveat in _caveats(row) for row in rows)]
     return {**alike, **({"caveat": BETWEEN.join(everywhere)} if everywhere else {})}
@@ -98,6 +100,7 @@ def words(row: Claim, alike: dict[str, str]) -> str:
     apart = [row.setting, *(getattr(row, field) for field in ("gpu", "model", "task") if field not in alike)]
     lines = [", ".join(part for part in apart if part)]
     lines.append(f"score is {row.metric}" if row.metric and "metric" not in alike else "")
+    lines.append(f"TPF there: {row.counting}" if row.tpf is not None and "counting" not in alike else "")
     lines += [f"{name} {figure}" for name, figure in row.also.items()]
     lines += [caveat for caveat in _caveats(row) if caveat not in alike.get("caveat", "").split(BETWEEN)]
     lines.append(f"note: {row.note}" if row.note else "")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from specbench.analysis import UNLIKE
 from specbench.report.charts import cards, style
 from specbench.report.claims.worth import (
     Range,
@@ -42,8 +43,8 @@ _FORMULA = (
     "that the GPU's datasheet bandwidth allows (bf16 weights read once per token); a range if boards of that name "
     "differ. over bound AR: printed tok/s divided by that bound. at the bound: TPF × step ratio if AR and the method "
     "both ran at the roofline of that GPU, counting only weights, with our rows per step: the most that any engine "
-    "could reach. A strong engine lies between the last two. here: the named run; TPF with a 95% bootstrap interval "
-    "over prompts."
+    "could reach. A strong engine lies between the last two. here: the named run; TPF as the publication counts it, "
+    "with a 95% bootstrap interval over prompts."
 )
 
 _LIKENESS = (
@@ -61,7 +62,13 @@ class _Mine:
     others: int
     apart: str
     setting: Setting
-    tpf: Ratio | None
+
+    def tpf(self, claim: Claim) -> Ratio | None:
+        """Tokens per forward as the publication counts them; None if it does not say how, or cannot be computed."""
+        part = claim.task.partition(":")[2]
+        if claim.tpf_is in UNLIKE or self.row.simulated or self.row.tokens_per_forward is None:
+            return None
+        return self.run.tallies[self.row.method].tokens_per_forward(claim.tpf_is, part)
 
 
 _Pair = tuple["Claim", _Mine]
@@ -94,9 +101,7 @@ def _by_method(found: Gathered) -> dict[str, list[_Mine]]:
 
 
 def _mine(run: Run, row: MethodSummary, others: int) -> _Mine:
-    tally = run.tallies[row.method]
-    tpf = tally.tokens_per_forward() if tally.requests and not row.simulated else None
-    return _Mine(run, row, others, settings(run.config.methods)[row.method], setting(run), tpf)
+    return _Mine(run, row, others, settings(run.config.methods)[row.method], setting(run))
 
 
 def _ordered(catalog: Catalog, method: str, mine: Sequence[_Mine]) -> list[_Pair]:
@@ -153,9 +158,10 @@ def _row(catalog: Catalog, claim: Claim, mine: _Mine) -> Row:
     group = mine.row.groups.get(part) if part else None
     figures = group or mine.row
     apart = differences(catalog, claim, mine.setting)
-    tpf = cell.figure(figures.tokens_per_forward, 2)
-    if group is None and mine.tpf is not None and mine.tpf.interval is not None:
-        low, high = mine.tpf.interval.low, mine.tpf.interval.high
+    ours = mine.tpf(claim)
+    tpf = cell.figure(ours.value if ours else figures.tokens_per_forward, 2)
+    if ours is not None and ours.interval is not None:
+        low, high = ours.interval.low, ours.interval.high
         tpf = replace(tpf, low=low, high=high, under=f"[{low:.2f}, {high:.2f}]")
     return Row(
         [
@@ -170,7 +176,7 @@ def _row(catalog: Catalog, claim: Claim, mine: _Mine) -> Row:
             _range(comes_to.over_bound),
             _range(_bound(catalog, claim, mine)),
             tpf,
-            Cell(_same(claim, mine, apart)),
+            Cell(_same(claim, mine, apart, ours)),
             _speedup(figures.speedup, mine, claim, catalog),
             cell.figure(mine.row.step_ratio, 2) if group is None else NOTHING,
             Cell("; ".join(_differs(claim, mine, apart)), under=mine.run.id),
@@ -188,21 +194,23 @@ def _also(claim: Claim) -> list[str]:
 
 def _part(claim: Claim) -> str:
     """Heading for the rows of one publication."""
-    parts = (f"{claim.paper}: {claim.source}", claim.url, claim.tpf_is and f"TPF there: {claim.tpf_is}", claim.caveat)
+    parts = (f"{claim.paper}: {claim.source}", claim.url, claim.tpf and f"TPF there: {claim.counting}", claim.caveat)
     return " · ".join(words for words in parts if words)
 
 
-def _same(claim: Claim, mine: _Mine, apart: dict[str, str]) -> str:
+def _same(claim: Claim, mine: _Mine, apart: dict[str, str], ours: Ratio | None) -> str:
     """Whether TPF is the same; answered only if model and task are the same and our TPF has an interval."""
     if claim.tpf is None:
         return ""
+    if claim.tpf_is in UNLIKE:
+        return "counted otherwise"
     if unlike := [name for name in ("model", "task") if name in apart]:
         return f"other {' and '.join(unlike)}"
     if mine.row.simulated:
         return "simulated"
-    if claim.task.partition(":")[2] or mine.tpf is None or mine.tpf.interval is None:
+    if ours is None or ours.interval is None:
         return "no interval"
-    return same_tpf(claim, mine.tpf.interval.low, mine.tpf.interval.high)
+    return same_tpf(claim, ours.interval.low, ours.interval.high)
 
 
 def _speedup(found: Speedup | None, mine: _Mine, claim: Claim, catalog: Catalog) -> Cell:

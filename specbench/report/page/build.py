@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from specbench.report.document import (
     Cell,
     Column,
     Document,
+    Figure,
     Row,
     Section,
     Source,
@@ -33,7 +34,7 @@ from specbench.report.page.pooled import pooled_blocks
 from specbench.report.page.run_section import run_section
 from specbench.report.tables import cell
 from specbench.report.tables.columns import PROMPTS, SPEEDUP, TPF, VERDICT
-from specbench.report.tables.run_table import headline, settings
+from specbench.report.tables.run_table import FORMULA, candidates, headline, settings
 from specbench.report.tables.text_quality import repetition_note
 from specbench.results import TaskSpec, bandwidth_line, device_name, known_text
 
@@ -112,9 +113,26 @@ def _tasks(found: Gathered) -> list[Section]:
     for run in found.runs:
         by_task[f"{run.config.task.name} v{run.config.task.version}"].append(run)
     return [
-        Section(f"task-{at}", task, [headline(task, runs)], [run_section(run) for run in runs])
+        Section(f"task-{at}", task, [headline(task, runs), *_sizes(at, task, runs)], [run_section(run) for run in runs])
         for at, (task, runs) in enumerate(by_task.items(), 1)
     ]
+
+
+def _sizes(number: int, task: str, runs: Sequence[Run]) -> list[Block]:
+    """A chart over the models' sizes, if a method was measured on several."""
+    sizes: dict[str, set[int]] = defaultdict(set)
+    for run in runs:
+        for row in candidates(run):
+            sizes[row.method].add(run.config.model.parameters)
+    if all(len(found) < 2 for found in sizes.values()):
+        return []
+    from specbench.report.charts import style
+    from specbench.report.charts.over_axis import over_size
+
+    says = "Speedup and tokens per forward over the models' parameters; the table has the figures."
+    drawn = style.png(over_size(runs, caption=task))
+    source = Source([run.id for run in runs], FORMULA)
+    return [Figure(f"sizes-{number}", "Over the size of the model", drawn, says, source, wide=True)]
 
 
 _SOURCE = "From run.json and summary.json in the run's folder."

@@ -59,7 +59,7 @@ def _drawn(name: str, table: pd.DataFrame, caption: str) -> Iterator[Block]:
 
 _TITLES = {
     "contour": "Over the options", "pareto": "Speed against right answers", "crossing": "Over concurrency",
-    "users": "At equal user experience",
+    "users": "At equal user experience", "over": "Speed and right answers over an option",
 }  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def run_report(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Map
 def not_judged(found: Finished) -> list[str]:
     """A line that quality is unknown: the task has no metric, and no judge rated the answers."""
     task = found.config.task
-    if found.judged or found.config.simulated or task.metric:
+    if found.judged or found.config.simulated or task.metric or any(row.perplexity for row in found.summary.rows):
         return []
     return ["Answers are not judged" + ("; specbench score RUN --judge MODEL rates them." if task.judge else ".")]
 
@@ -80,6 +80,8 @@ def headline(task: str, runs: Sequence[Any], *, withholding: bool = True) -> Tab
     need not be AR's can be arbitrarily fast.
     """
     metric = next((run.config.task.metric for run in runs if run.config.task.metric), "")
+    if any(row.perplexity for run in runs for row in run.summary.rows):
+        metric = "perplexity"
     simulated = any(run.config.simulated for run in runs)
     shown: Medium = "page" if simulated or not (metric or any(run.judged for run in runs)) else ""
     columns = [
@@ -143,6 +145,8 @@ def _cells(run: Any, row: MethodSummary, apart: str, hidden: bool) -> list[Cell]
     judged = rating(run, row.method)
     if row.accuracy is None and judged is not None:
         quality = judged
+    if row.perplexity is not None:
+        quality = cell.figure(row.perplexity, 2)
     text = cell.lossless(row)
     if run.config.simulated and not row.simulated:
         text = replace(text, line="the target's")

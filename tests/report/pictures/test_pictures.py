@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import pytest
 from support.runs import NOTHING, busy, cells, measured_grid
 
+from specbench.report.charts.over_axis import over_option
 from specbench.report.charts.sweep_charts import called_for, write_sweep_charts
 
 
@@ -34,7 +37,25 @@ def test_which_pictures_contours_fronts_and_crossings_make() -> None:
     assert names(cells([right, {"decode_tok_s": 50.0}])) == []  # AR alone is no comparison
     assert names(measured_grid(), measured_grid(concurrency=2).assign(decode_tok_s=NOTHING)) == ["contour-jf-n-pool-c1"]
     assert names(cells([{"method": "ar"}])) == []
+    sizes = [{"n": n, "accuracy": 0.7, "speedup": 1.5} for n in (8, 16)]
+    assert names(cells([right, *sizes])) == ["contour-jf-n", "over-jf-n", "pareto"]
     assert called_for(measured_grid().iloc[:0]) == []
+
+
+def test_speedup_and_right_answers_stand_over_an_option() -> None:
+    rows = [
+        {"n": n, "pool": pool, "accuracy": right, "speedup": speedup}
+        for pool in (1, 4) for n, speedup, right in ((8, 1.5, 0.7), (16, 2.0, 0.6), (32, 1.8, 0.5))
+    ]  # fmt: skip
+    figure = over_option(cells([{"method": "ar", "accuracy": 0.8}, *rows]), "jf", "n")
+    speedup, right = figure.axes
+    for panel, values in ((speedup, [1.5, 2.0, 1.8]), (right, [0.7, 0.6, 0.5])):
+        drawn: list[Any] = list(panel.containers)
+        lines = [container.lines[0] for container in drawn]
+        assert [list(line.get_ydata()) for line in lines] == [values, values]
+        assert [line.get_xdata() == pytest.approx([8, 16, 32], rel=0.03) for line in lines] == [True, True]
+    legend: Any = speedup.get_legend()
+    assert {text.get_text() for text in legend.get_texts()} == {"ar", "pool 1", "pool 4"}
 
 
 def test_options_of_many_values_make_figures_or_axes() -> None:
@@ -64,7 +85,7 @@ def test_a_slice_is_drawn_on_the_grid_of_the_whole_sweep() -> None:
 def test_files_are_written_in_that_order_and_again_the_same(tmp_path: Path) -> None:
     frame = pd.concat([measured_grid(accuracy=0.8), cells([{"method": "ar", "accuracy": 0.8}])], ignore_index=True)
     written = write_sweep_charts(frame, tmp_path, "a model")
-    assert written == [tmp_path / "contour-jf-n-pool.png", tmp_path / "pareto.png"]
+    assert written == [tmp_path / f"{name}.png" for name in ("contour-jf-n-pool", "over-jf-n", "pareto")]
     first = [path.read_bytes() for path in written]
     assert all(content.startswith(b"\x89PNG") for content in first)
     assert [path.read_bytes() for path in write_sweep_charts(frame, tmp_path, "a model")] == first

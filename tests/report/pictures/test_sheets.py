@@ -13,7 +13,7 @@ from support.wording import wording
 
 from specbench.analysis.tracing.rounds import round_of
 from specbench.analysis.tracing.trajectories import trajectory
-from specbench.decoding.tree import TokenTree
+from specbench.decoding.tree import ORIGINS, TokenTree
 from specbench.report.charts.round_chart import round_svg
 from specbench.report.charts.states_chart import trajectory_svg
 from specbench.results.request_schema import RequestRecord
@@ -50,9 +50,25 @@ def test_a_round_has_its_tokens_scores_and_origins() -> None:
     shown_text = texts(round_svg(round_of(record(), 1), "r"))
     for cell in ("»def", "✓ a$b$", "✓x\\ny", "+ b):", "▸<script>", "✗ 漢字", "◇\\x1b[31m", "61%", "78%", "88%", "5%"):
         assert cell in shown_text
-    assert {"head", "window", "a\\u202eb$", "top pick not accepted"} <= {*shown_text}
+    assert {"a\\u202eb$", "top pick not accepted", *(f"{word}: {ORIGINS[word]}" for word in ("head", "window"))} <= {
+        *shown_text
+    }
     untitled = texts(round_svg(round_of(record(), 1), "r", titled=False))
     assert len(untitled) == len(shown_text) - 1
+
+
+def test_a_whole_round_draws_every_row() -> None:
+    """Two blocks of 32 and a branch of 20: a page shows a part of them, a picture of its own all."""
+    words, branch = [f"w{at}" for at in range(90)], range(64, 84)
+    origins = ["", *["guess"] * 31, *["block"] * 30, *["block-noise"] * 2, *["pool"] * 20]
+    tree = TokenTree([*range(84)], [-1, *range(63), 0, *branch[:-1]], None, origins)
+    made = runs.traced_record(lambda ids: "".join(words[i] for i in ids), 0, [(tree, [0, 1], 85)], budget=4)
+    found = round_of(made, 1)
+    part, whole = texts(round_svg(found, "r")), texts(round_svg(found, "r", whole=True))
+    assert {f"✗w{at}" for at in range(2, 84)} <= {*whole}
+    assert len({*part} & {f"✗w{at}" for at in range(2, 84)}) < 40
+    assert {f"{word}: {ORIGINS[word]}" for word in ("guess", "block", "block-noise", "pool")} <= {*whole}
+    assert any(text.startswith("60 to 63") for text in whole), "deep rows continue below"
 
 
 @settings(max_examples=12, deadline=None)
