@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from specbench.report.page.build import build_what_can_be as build_what_can_be
     from specbench.report.page.build import vocabulary as vocabulary
     from specbench.report.page.write import write_report as write_report
+    from specbench.report.render.frames import export_table as export_table
     from specbench.report.render.frames import export_tables as export_tables
     from specbench.report.render.frames import frame_csv as frame_csv
     from specbench.report.render.terminal import render_terminal as render_terminal
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from specbench.report.tables.brief import run_brief as run_brief
     from specbench.report.tables.comparison import comparison_report as comparison_report
     from specbench.report.tables.comparison import comparison_row as comparison_row
+    from specbench.report.tables.crosstab import Layout as Layout
+    from specbench.report.tables.crosstab import crosstab as crosstab
     from specbench.report.tables.dry_run import dry_run_report as dry_run_report
     from specbench.report.tables.lossless import lossless_report as lossless_report
     from specbench.report.tables.model_quality import quality_report as quality_report

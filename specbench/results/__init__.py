@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from specbench.results.calibration import TIMES as TIMES
     from specbench.results.calibration import SettledSteps as SettledSteps
     from specbench.results.calibration import StoredTimes as StoredTimes
+    from specbench.results.campaign_folder import CAMPAIGN as CAMPAIGN
+    from specbench.results.campaign_folder import MODELS_QUALITY as MODELS_QUALITY
+    from specbench.results.campaign_folder import Campaign as Campaign
+    from specbench.results.campaign_folder import CampaignBlock as CampaignBlock
+    from specbench.results.campaign_folder import campaign_runs as campaign_runs
+    from specbench.results.campaign_folder import is_campaign as is_campaign
+    from specbench.results.campaign_folder import read_campaign as read_campaign
     from specbench.results.columns import cells_of as cells_of
     from specbench.results.columns import columns_of as columns_of
     from specbench.results.engine_facts import ENGINES as ENGINES
