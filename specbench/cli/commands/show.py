@@ -111,8 +111,8 @@ def show(
         return
     console = output.stdout()
     if requests:
-        columns = ["prompt", "method", "tokens", "TPF", "tok/s", "speedup", "ends by", "answer"]
-        console.print(output.table(columns, _rows(read)))
+        heads = ["prompt", "method", "tokens", "TPF", "tok/s", "speedup", "ends by", "answer"]
+        console.print(output.table(heads, _rows(read)))
         return
     from specbench.report import projection_table, render_terminal, run_brief, run_report
 

@@ -8,6 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -27,7 +28,7 @@ from specbench.report.document import Document, Section, Table
 from specbench.report.render.csv import csv_cell, to_csv
 from specbench.report.render.html import to_html
 from specbench.report.render.latex import to_latex
-from specbench.report.render.markdown import to_markdown
+from specbench.report.render.markdown import table_markdown
 
 _DIGITS = 6  # in Markdown and LaTeX; CSV and JSON have all digits
 _BROKEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # would break a row of a Markdown or LaTeX table
@@ -78,13 +79,13 @@ def export_table(table: Table, to: str, out: Path | None = None) -> None:
 
 
 def _document(table: Table) -> Document:
-    return Document(table.title or "Table", "", [Section("table", "", [table])])
+    return Document(table.title or "Table", "", [Section("table", "", [replace(table, title="")])])
 
 
 TABLE_FORMATS: Mapping[str, Callable[[Table], str]] = {
     "csv": lambda table: to_csv(_document(table)),
     "html": lambda table: to_html(_document(table)),
-    "md": lambda table: to_markdown(_document(table), ""),
+    "md": table_markdown,
     "latex": to_latex,
 }
 
