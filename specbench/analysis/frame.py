@@ -94,8 +94,9 @@ def _quality(path: Path) -> dict[str, _Row]:
     found: dict[str, _Row] = {}
     for file in sorted((path / MODELS_QUALITY).glob("*.json")) if is_campaign(path) else ():
         measured = read_quality(file)
-        for part, name in [*((each, each.task) for each in measured.tasks), *((g, g.group) for g in measured.groups)]:
-            values = {metric.metric: metric.value for metric in part.metrics if metric.value is not None}
+        parts = {each.task: each.metrics for each in measured.tasks}
+        for name, metrics in (parts | {each.group: each.metrics for each in measured.groups}).items():
+            values = {metric.metric: metric.value for metric in metrics if metric.value is not None}
             if values:
                 best = next((each for each in ("acc", "exact_match") if each in values), next(iter(values)))
                 found.setdefault(measured.model.name, {})[f"quality_{name}"] = values[best]

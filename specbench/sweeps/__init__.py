@@ -7,8 +7,10 @@ from specbench.common.doors import door
 if TYPE_CHECKING:
     from specbench.sweeps.campaigns import Block as Block
     from specbench.sweeps.campaigns import campaign_blocks as campaign_blocks
-    from specbench.sweeps.campaigns import campaign_folder as campaign_folder
+    from specbench.sweeps.campaigns import campaign_plans as campaign_plans
     from specbench.sweeps.campaigns import is_several as is_several
+    from specbench.sweeps.campaigns import parse_campaign as parse_campaign
+    from specbench.sweeps.campaigns import parse_written as parse_written
     from specbench.sweeps.campaigns import run_campaign as run_campaign
     from specbench.sweeps.running import predict as predict
     from specbench.sweeps.running import run_sweep as run_sweep

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import hashlib
 import itertools
 import json
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from specbench.common import (
+    Flags,
     SpecbenchError,
     UsageError,
     flag_of,
@@ -42,7 +44,6 @@ TEMPERATURE = "temperature"
 #: Key of a campaign's file: mappings of options, each of which makes its own blocks.
 _RUNS = "runs"
 
-#: Keys of a campaign's file that are not options: reproductions have them.
 _TODO = "write options of specbench sweep by name, as in model: [a, b]"
 
 #: Options whose values do not change the folder of a block, because a wider grid joins the same sweep.
@@ -81,32 +82,41 @@ def is_several(plan: CampaignPlan) -> bool:
     return "," in plan.model or "," in str(plan.task) or any(_is_temperature(text) for text in plan.grid)
 
 
-def campaign_blocks(plan: CampaignPlan) -> list[Block]:
-    """The sweeps of a campaign. Options given by the user replace those of the file."""
+def campaign_plans(plan: CampaignPlan, written: Sequence[Mapping[str, Any]] | None = None) -> list[CampaignPlan]:
+    """The options of each run of a campaign; those given by the user replace those of the file.
+
+    ``written``: options of each run, in place of the file's.
+    """
     given = {name: getattr(plan, name) for name in plan.model_fields_set}
+    if written is None:
+        written = _of_file(plan.file) if plan.file else [{}]
+    found = [parse_flags(CampaignPlan, {**values, **given}) for values in written]
+    if any(each.train is not None or each.only_trained for each in found):
+        raise UsageError("cannot train in a campaign: --train sweeps the models of one training; leave it out")
+    return found
+
+
+def campaign_blocks(plans: Sequence[CampaignPlan]) -> list[Block]:
+    """The sweeps of a campaign."""
     made: dict[str, Block] = {}
-    for values in _of_file(plan.file) if plan.file else [{}]:
-        merged = parse_flags(CampaignPlan, {**values, **given})
-        if merged.train is not None or merged.only_trained:
-            raise UsageError("cannot train in a campaign: --train makes models of one task; sweep them on their own")
-        for block in _product(merged):
-            if made.setdefault(block.folder, block) != block:
-                raise UsageError(f"cannot run {block.label} twice with other grids; write both in one --grid")
+    for block in [block for plan in plans for block in _product(plan)]:
+        if made.setdefault(block.folder, block) != block:
+            raise UsageError(f"cannot run {block.label} twice with other grids; write both in one --grid")
     return list(made.values())
 
 
-def run_campaign(plan: CampaignPlan, blocks: Sequence[Block] | None = None) -> Path:
+def run_campaign(plans: Sequence[CampaignPlan], name: str = "") -> Path:
     """Run the sweeps of a campaign one after the other; return its folder, which the same command continues.
 
     A block that fails is recorded with the reason, and the others go on. Mistakes in any block are found before the
-    first one starts.
+    first one starts. ``name``: of its folder, by default the file's, else a hash of the options that all runs share.
     """
-    plan = plan.anchored("out", "data_dir", "profile", "grammar")
-    blocks = campaign_blocks(plan) if blocks is None else blocks
+    blocks, plan = campaign_blocks(plans), plans[0].anchored("out", "data_dir", "profile", "grammar")
     say = printing_to(notes_of(plan))
     for block in blocks:
         expanded(block.plan.settled(), insist=plan.yes)
-    folder = campaign_folder(plan)
+    name = name or (plan.file.stem if plan.file else _digest(plan, _WIDENED | _LISTED)[:8])
+    folder = plan.out / f"campaign-{safe_name(name)}"
     make_folder(folder)
     with sole_use(folder):
         entries = [block.entry() for block in blocks]
@@ -122,11 +132,6 @@ def run_campaign(plan: CampaignPlan, blocks: Sequence[Block] | None = None) -> P
             _write(folder, entries)
         _add_columns(plan, blocks, folder, say)
     return folder
-
-
-def campaign_folder(plan: CampaignPlan) -> Path:
-    """Folder of a campaign: named after its file, else after the options that all blocks share."""
-    return plan.out / f"campaign-{safe_name(plan.file.stem) if plan.file else _digest(plan, _WIDENED | _LISTED)[:8]}"
 
 
 def _add_columns(plan: CampaignPlan, blocks: Sequence[Block], folder: Path, say: Callable[[str], None]) -> None:
@@ -216,35 +221,32 @@ def parse_campaign(content: Mapping[str, Any], file: Path) -> list[dict[str, Any
     if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
         raise UsageError(f"cannot use {file}: runs must be a list of mappings; {_TODO}")
     shared = {key: value for key, value in content.items() if key != _RUNS}
-    return [_options({**shared, **run}, file) for run in runs]
+    return [parse_written({**shared, **run}, file, CampaignPlan) for run in runs]
 
 
-def _options(written: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    names = {flag_of(CampaignPlan, field).name.lstrip("-"): field for field in CampaignPlan.model_fields}
-    names = {**{field.replace("_", "-"): field for field in CampaignPlan.model_fields}, **names}
-    names.pop("file")
+def parse_written(written: Mapping[str, Any], file: Path, owner: type[Flags]) -> dict[str, Any]:
+    """Options of a command from a mapping of a YAML file, by the names of its fields."""
+    fields = owner.model_fields
+    names = {field.replace("_", "-"): field for field in fields}
+    names |= {flag_of(owner, field).name.lstrip("-"): field for field in fields}
+    names.pop("file", None)
     found: dict[str, Any] = {}
     for key, value in written.items():
         field = names.get(str(key).replace("_", "-"))
         if field is None:
             raise unknown_name("option", str(key), names, f"in {file}")
         if field == TEMPERATURE and isinstance(value, list):
-            found["grid"] = (*found.get("grid", ()), f"{TEMPERATURE}={','.join(map(str, value))}")
-            continue
-        typed = _typed(field, value, f"{file}: {key}")
+            field, value = "grid", {TEMPERATURE: value}
+        typed = _typed(owner, field, value, f"{file}: {key}")
         found[field] = (*found.get(field, ()), *typed) if field == "grid" else typed
     return found
 
 
-def _typed(field: str, value: Any, where: str) -> Any:
+def _typed(owner: type[Flags], field: str, value: Any, where: str) -> Any:
     """A value of the file as the option takes it: lists of names, mappings of settings, numbers and switches."""
-    annotation = CampaignPlan.model_fields[field].annotation
+    annotation = owner.model_fields[field].annotation
     kinds = {annotation, *get_args(annotation)}
-    if (
-        get_origin(annotation) is not None
-        and str in get_args(annotation)
-        and get_origin(annotation).__name__ == "Sequence"
-    ):
+    if get_origin(annotation) is collections.abc.Sequence:
         if isinstance(value, dict):
             value = [f"{name}={','.join(each) if isinstance(each, list) else each}" for name, each in value.items()]
         return tuple(value) if isinstance(value, list) else (str(value),)
@@ -256,7 +258,7 @@ def _typed(field: str, value: Any, where: str) -> Any:
         if value not in ("true", "false"):
             raise UsageError(f"cannot use {where} {value}: it is a switch; write true or false")
         return value == "true"
-    return parse_number(CampaignPlan, field, value) if {int, float} & kinds else value
+    return parse_number(owner, field, value) if {int, float} & kinds else value
 
 
 def _digest(plan: SweepPlan, without: set[str]) -> str:

@@ -18,10 +18,10 @@ from support import asserting, runs
 from support.wording import wording
 
 from specbench.analysis import load_methods
-from specbench.common import SpecbenchError
+from specbench.common import SpecbenchError, parse_flags
 from specbench.models.names import configs
 from specbench.results import campaign_runs, read_campaign
-from specbench.sweeps import CampaignPlan, campaign_blocks, run_campaign, running
+from specbench.sweeps import CampaignPlan, campaign_blocks, campaign_plans, run_campaign, running
 
 SHORT = ("--limit", 2, "--max-new-tokens", 4, "--no-score", "--deterministic")
 COUNTS = ["model", "task", "temperature", "method", "prompts", "requests", "tokens", "tokens_per_forward", "lossless"]
@@ -45,7 +45,8 @@ def asked(tmp_path: Path, other: str) -> Path:
     file = tmp_path / "six.yaml"
     file.write_text(
         f"model: [config:tiny, {other}]\ntask: [humaneval, prompts, speed-bench]\nmethod: [jacobi, pld, lookahead]\n"
-        f"task-set: {{prompts.file: {own}, speed-bench.file: {speed}}}\nlimit: 2\nmax-new-tokens: 4\nno-score: true\ndeterministic: true\n"
+        f"task-set: {{prompts.file: {own}, speed-bench.file: {speed}}}\nlimit: 2\n"
+        "max-new-tokens: 4\nno-score: true\ndeterministic: true\n"
     )
     return file
 
@@ -127,7 +128,7 @@ def test_one_model_and_task_is_a_plain_sweep(cli: Any, tmp_path: Path) -> None:
 
 def test_a_command_line_replaces_options_of_the_file(asked: Path, tmp_path: Path) -> None:
     plan = CampaignPlan(file=asked, model="config:tiny", limit=1, out=tmp_path)
-    blocks = campaign_blocks(plan)
+    blocks = campaign_blocks(campaign_plans(plan))
     assert [(block.plan.model, block.plan.limit) for block in blocks] == [("config:tiny", 1)] * 3
     assert [len(block.plan.task_settings) for block in blocks] == [0, 1, 1]
 
@@ -137,11 +138,11 @@ def test_each_of_the_runs_has_its_own_options(tmp_path: Path) -> None:
     file.write_text(
         "model: config:tiny\nruns:\n- {method: pld}\n- {method: jf, grid: {n: [4, 8]}, temperature: [0, 1]}\n"
     )
-    plans = [block.plan for block in campaign_blocks(CampaignPlan(file=file))]
+    plans = [block.plan for block in campaign_blocks(campaign_plans(CampaignPlan(file=file)))]
     assert [(each.method, tuple(each.grid), each.temperature) for each in plans] == [
         ("pld", ("concurrency=1",), None), ("jf", ("n=4,8",), 0.0), ("jf", ("n=4,8",), 1.0),
     ]  # fmt: skip
-    assert len({block.folder for block in campaign_blocks(CampaignPlan(file=file))}) == 3
+    assert len({block.folder for block in campaign_blocks(campaign_plans(CampaignPlan(file=file)))}) == 3
 
 
 def test_a_failed_block_leaves_the_others(
@@ -171,9 +172,10 @@ def test_mistakes_are_found_before_anything_runs(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("specbench.sweeps.campaigns.run_sweep", lambda plan: pytest.fail("it ran"))
     values: dict[str, Any]
     for values in ({"grid": ("typo=1",)}, {"task": "humaneval,nothing"}, {"task_settings": ("gsm8k.style=x",)}):
-        plan = CampaignPlan(**{"model": "config:tiny,config:tiny", "method": "pld", "out": tmp_path, **values})
+        given = {"model": "config:tiny,config:tiny", "method": "pld", "out": tmp_path, **values}
+        plan = parse_flags(CampaignPlan, given)
         with pytest.raises(SpecbenchError):
-            run_campaign(plan)
+            run_campaign(campaign_plans(plan))
     assert not list(tmp_path.iterdir())
 
 

@@ -14,13 +14,14 @@ from specbench.sweeps import CampaignPlan
 def campaign(plan: CampaignPlan, as_json: bool, dry: bool) -> None:
     """Run a campaign and print its table; with ``dry`` predict each of its sweeps."""
     from specbench.report import Layout
-    from specbench.sweeps import campaign_blocks, run_campaign
+    from specbench.sweeps import campaign_blocks, campaign_plans, run_campaign
 
+    plans = campaign_plans(plan)
     if dry:
         from specbench.cli.commands.run import show_dry_run
         from specbench.sweeps import predict
 
-        found = [(block.label, predict(block.plan)) for block in campaign_blocks(plan)]
+        found = [(block.label, predict(block.plan)) for block in campaign_blocks(plans)]
         if as_json:
             output.emit_json([content for _, content in found])
             return
@@ -28,7 +29,7 @@ def campaign(plan: CampaignPlan, as_json: bool, dry: bool) -> None:
             show_dry_run(content, False)
             output.stdout().print()
         return
-    path = run_campaign(plan)
+    path = run_campaign(plans)
     finish(path)
     show_campaign(path, Layout(), as_json)
     refuse_unfinished(path)

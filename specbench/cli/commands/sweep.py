@@ -15,8 +15,8 @@ from specbench.sweeps import CampaignPlan, TrainedSweepPlan, TunePlan
 @options.takes(
     CampaignPlan,
     shown=(
-        "file", "method", "grid", "grid_file", "task", "data_file", "model", "head", "limit", "held_out", "search", "until_ci",
-        "max_new_tokens", "seed", "settings", "out", "verbose", "train", "train_grid", "max_hours",
+        "file", "method", "grid", "grid_file", "task", "data_file", "model", "head", "limit", "held_out", "search",
+        "until_ci", "max_new_tokens", "seed", "settings", "out", "verbose", "train", "train_grid", "max_hours",
     ),
 )  # fmt: skip
 def sweep(
