@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from specbench.report.claims.listing import claim_data as claim_data
     from specbench.report.claims.listing import claims_report as claims_report
     from specbench.report.claims.listing import select_claims as select_claims
+    from specbench.report.claims.reproductions import check_picture as check_picture
+    from specbench.report.claims.reproductions import compare_published as compare_published
+    from specbench.report.claims.reproductions import find_reproduction as find_reproduction
+    from specbench.report.claims.reproductions import reproduction_report as reproduction_report
+    from specbench.report.claims.reproductions import reproductions as reproductions
+    from specbench.report.claims.reproductions import reproductions_report as reproductions_report
     from specbench.report.gathering import gather as gather
     from specbench.report.gathering import newest as newest
     from specbench.report.gathering import newest_in as newest_in
@@ -51,6 +57,7 @@ if TYPE_CHECKING:
     from specbench.report.tables.crosstab import Layout as Layout
     from specbench.report.tables.crosstab import crosstab as crosstab
     from specbench.report.tables.dry_run import dry_run_report as dry_run_report
+    from specbench.report.tables.forecast import forecast_table as forecast_table
     from specbench.report.tables.lossless import lossless_report as lossless_report
     from specbench.report.tables.model_quality import quality_report as quality_report
     from specbench.report.tables.run_parts import check_table as check_table

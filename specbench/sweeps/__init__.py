@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from specbench.sweeps.campaigns import parse_campaign as parse_campaign
     from specbench.sweeps.campaigns import parse_written as parse_written
     from specbench.sweeps.campaigns import run_campaign as run_campaign
+    from specbench.sweeps.expected_cost import forecast as forecast
     from specbench.sweeps.running import predict as predict
     from specbench.sweeps.running import run_sweep as run_sweep
     from specbench.sweeps.running import run_tuning as run_tuning

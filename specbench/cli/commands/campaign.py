@@ -68,11 +68,19 @@ def show_campaign(path: Path, layout: Any, as_json: bool) -> None:
     console = output.stdout()
     console.print()
     console.print(render_terminal([crosstab(frame, layout)]))
-    for each in blocks:
-        if not each.sweep:
-            why = each.failed or "not started"
-            console.print(f"missing: {each.model} on {each.task}: {why}", style="dim", markup=False, soft_wrap=True)
+    if blocks:
+        say_missing(path)
     console.print(f"\n{'campaign' if blocks else 'folder'}: {path}", soft_wrap=True, markup=False)
+
+
+def say_missing(path: Path) -> None:
+    """Print the blocks that the table lacks, with the reason."""
+    from specbench.results import read_campaign
+
+    for each in read_campaign(path).blocks:
+        if not each.sweep:
+            line = f"missing: {each.model} on {each.task}: {each.failed or 'not started'}"
+            output.stdout().print(line, style="dim", markup=False, soft_wrap=True)
 
 
 def refuse_unfinished(path: Path) -> None:
