@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from specbench.report.claims.check_brief import check_brief as check_brief
     from specbench.report.claims.check_tables import check_data as check_data
     from specbench.report.claims.check_tables import check_report as check_report
+    from specbench.report.claims.forecast import forecast_table as forecast_table
     from specbench.report.claims.listing import claim_data as claim_data
     from specbench.report.claims.listing import claims_report as claims_report
     from specbench.report.claims.listing import select_claims as select_claims
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from specbench.report.claims.reproductions import reproduction_report as reproduction_report
     from specbench.report.claims.reproductions import reproductions as reproductions
     from specbench.report.claims.reproductions import reproductions_report as reproductions_report
+    from specbench.report.crosstab import Layout as Layout
+    from specbench.report.crosstab import crosstab as crosstab
     from specbench.report.gathering import gather as gather
     from specbench.report.gathering import newest as newest
     from specbench.report.gathering import newest_in as newest_in
@@ -54,10 +57,7 @@ if TYPE_CHECKING:
     from specbench.report.tables.brief import run_brief as run_brief
     from specbench.report.tables.comparison import comparison_report as comparison_report
     from specbench.report.tables.comparison import comparison_row as comparison_row
-    from specbench.report.tables.crosstab import Layout as Layout
-    from specbench.report.tables.crosstab import crosstab as crosstab
     from specbench.report.tables.dry_run import dry_run_report as dry_run_report
-    from specbench.report.tables.forecast import forecast_table as forecast_table
     from specbench.report.tables.lossless import lossless_report as lossless_report
     from specbench.report.tables.model_quality import quality_report as quality_report
     from specbench.report.tables.run_parts import check_table as check_table

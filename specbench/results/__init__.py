@@ -25,13 +25,6 @@ if TYPE_CHECKING:
     from specbench.results.calibration import TIMES as TIMES
     from specbench.results.calibration import SettledSteps as SettledSteps
     from specbench.results.calibration import StoredTimes as StoredTimes
-    from specbench.results.campaign_folder import CAMPAIGN as CAMPAIGN
-    from specbench.results.campaign_folder import MODELS_QUALITY as MODELS_QUALITY
-    from specbench.results.campaign_folder import Campaign as Campaign
-    from specbench.results.campaign_folder import CampaignBlock as CampaignBlock
-    from specbench.results.campaign_folder import campaign_runs as campaign_runs
-    from specbench.results.campaign_folder import is_campaign as is_campaign
-    from specbench.results.campaign_folder import read_campaign as read_campaign
     from specbench.results.columns import cells_of as cells_of
     from specbench.results.columns import columns_of as columns_of
     from specbench.results.engine_facts import ENGINES as ENGINES
@@ -130,11 +123,18 @@ if TYPE_CHECKING:
     from specbench.results.summary_schema import Threshold as Threshold
     from specbench.results.summary_schema import WaitingTimes as WaitingTimes
     from specbench.results.summary_schema import WithoutLoops as WithoutLoops
+    from specbench.results.sweep_folder import CAMPAIGN as CAMPAIGN
+    from specbench.results.sweep_folder import MODELS_QUALITY as MODELS_QUALITY
     from specbench.results.sweep_folder import SWEEP as SWEEP
     from specbench.results.sweep_folder import SWEEP_SCHEMA as SWEEP_SCHEMA
+    from specbench.results.sweep_folder import Campaign as Campaign
+    from specbench.results.sweep_folder import CampaignBlock as CampaignBlock
+    from specbench.results.sweep_folder import campaign_runs as campaign_runs
+    from specbench.results.sweep_folder import is_campaign as is_campaign
     from specbench.results.sweep_folder import is_sweep as is_sweep
     from specbench.results.sweep_folder import part_folder as part_folder
     from specbench.results.sweep_folder import part_folders as part_folders
+    from specbench.results.sweep_folder import read_campaign as read_campaign
     from specbench.results.sweep_folder import read_head as read_head
     from specbench.results.verdicts import VERDICTS as VERDICTS
     from specbench.results.verdicts import VerdictLine as VerdictLine

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
-    from specbench.sweeps.campaigns import Block as Block
     from specbench.sweeps.campaigns import campaign_blocks as campaign_blocks
     from specbench.sweeps.campaigns import campaign_plans as campaign_plans
     from specbench.sweeps.campaigns import is_several as is_several

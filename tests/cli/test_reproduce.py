@@ -47,7 +47,7 @@ def test_the_list_has_every_table(cli: Any) -> None:
 
 @pytest.mark.parametrize(
     ("code", "argv"),
-    [(2, ["jf"]), (2, ["nobody", "table-1"]), (2, ["jf", "table-99"]), (2, ["jf", "table-3", "--scale", "tiny"]),
+    [(2, ["jf"]), (2, ["unknown", "table-1"]), (2, ["jf", "table-99"]), (2, ["jf", "table-3", "--scale", "tiny"]),
      (3, ["cllm", "table-6"])],
 )  # fmt: skip
 def test_what_cannot_be_made_is_refused(cli: Any, code: int, argv: list[str]) -> None:

@@ -40,7 +40,7 @@ def test_a_file_runs_something_or_says_what_it_needs(source: str, table: str) ->
     assert {*made.claims} <= {table_of(claim) for claim in published_claims().claims}
     assert bool(made.small) != bool(made.needs)
     for scale in ("full", "small"):
-        options: Any = made.options(scale)  # type: ignore[arg-type]
+        options: Any = made.options(scale)
         if made.run:
             assert check_picture(made, file)
             resolve(parse_flags(Plan, parse_written(options, file, Plan)))
@@ -92,7 +92,7 @@ def test_printed_figures_meet_the_row_of_their_task(coder: list[Path]) -> None:
     assert {key[0].partition("/")[2].partition("-")[0] for key in found} == {"ar", "jf"}, "no row of other methods"
     (table,) = [block for block in reproduction_report(made, list(found.values())) if isinstance(block, Table)]
     rows = {row.key: [cell.text for cell in row.cells] for row in table.rows}
-    assert [column.title for column in table.columns][:5] == ["method", "of", "TPF", "ours", ""]
+    assert [column.title for column in table.columns][:5] == ["method", "task", "TPF", "ours", ""]
     printed = {key: row[2] for key, row in rows.items() if "/jf-mr" in key}
     assert sorted(printed.values()) == ["4.0", "4.1"]
 

@@ -82,7 +82,7 @@ def _assert_card(plan: ReproducePlan) -> None:
 def _table(plan: ReproducePlan, made: Any, file: Path, dry: bool, as_json: bool) -> None:
     """Run a campaign, and print our table and the comparison."""
     from specbench.analysis import load_methods
-    from specbench.cli.commands.campaign import finish, refuse_unfinished, say_missing
+    from specbench.cli.campaigns import finish, refuse_unfinished, say_missing
     from specbench.common import parse_flags
     from specbench.report import (
         check_data,
@@ -120,7 +120,7 @@ def _table(plan: ReproducePlan, made: Any, file: Path, dry: bool, as_json: bool)
 def _picture(plan: ReproducePlan, made: Any, file: Path, dry: bool, as_json: bool) -> None:
     """Make a traced run, and draw the view of it."""
     from specbench.analysis import read_run
-    from specbench.cli.commands.show_request import show_race, show_request, view
+    from specbench.cli.show_request import show_race, show_request, view
     from specbench.common import parse_flags
     from specbench.planning import Plan
     from specbench.report import check_picture
@@ -129,7 +129,7 @@ def _picture(plan: ReproducePlan, made: Any, file: Path, dry: bool, as_json: boo
 
     kind = check_picture(made, file)
     values = parse_written(made.options(plan.scale), file, Plan)
-    asked = parse_flags(Plan, {**values, "trace": True, **_given(plan)})
+    asked = parse_flags(Plan, {"base": "none", **values, "trace": True, **_given(plan)})
     if dry:
         _forecast([asked], as_json)
         return

@@ -55,8 +55,8 @@ def show(
 ) -> None:
     """Show a run, finished or not, a sweep or a profile, without torch."""
     from specbench.analysis import read_run
-    from specbench.cli.commands.show_request import show_request, view
     from specbench.cli.commands.sweep import show_sweep, show_trainings
+    from specbench.cli.show_request import show_request, view
     from specbench.hardware import is_profile
     from specbench.results import is_campaign, is_import, is_sweep
     from specbench.sweeps import is_trainings
@@ -75,12 +75,12 @@ def show(
         given = {"--requests": requests, "--race": race is not None, "--request": request is not None}
         if wrong := next((flag for flag, used in given.items() if used), None):
             raise UsageError(f"cannot use {wrong} with a table of configurations; name one of the run folders in {run}")
-        from specbench.cli.commands.campaign import show_campaign
+        from specbench.cli.campaigns import show_campaign
 
         show_campaign(run, options.layout(rows, columns, value), as_json)
         return
     if race is not None:
-        from specbench.cli.commands.show_request import show_race
+        from specbench.cli.show_request import show_race
 
         show_race(read_run(run), race, request, speed, out, as_json)
         return

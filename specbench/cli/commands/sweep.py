@@ -41,7 +41,7 @@ def sweep(
     from specbench.sweeps import is_several
 
     if is_several(plan):
-        from specbench.cli.commands.campaign import campaign
+        from specbench.cli.campaigns import campaign
 
         campaign(plan, as_json, dry)
         return

@@ -18,9 +18,9 @@ from specbench.report.claims.catalog import Claim, published_claims
 from specbench.report.claims.check import Check, check
 from specbench.report.claims.check_tables import here_cell
 from specbench.report.claims.listing import table_of
+from specbench.report.crosstab import Layout
 from specbench.report.document import NOTHING, Block, Cell, Column, Row, Source, Table, Words
 from specbench.report.gathering import read_whole_run
-from specbench.report.tables.crosstab import Layout
 from specbench.results import Record
 
 Scale = Literal["full", "small"]
@@ -117,10 +117,11 @@ def reproduction_report(made: Reproduction, found: Sequence[Check]) -> list[Bloc
         by_claim.setdefault(each.claim.id, {})[each.figure] = each
     further = dict.fromkeys(each.figure for each in found if each.figure not in _FIGURES)
     figures = [name for name in (*_FIGURES, *further) if any(name in each for each in by_claim.values())]
-    columns = [Column("method", "method", words=True), Column("of", "of", words=True)]
+    columns = [Column("method", "method", words=True), Column("task", "task", words=True)]
     for name in figures:
         columns += [Column(f"{name} printed", name), Column(f"{name} ours", "ours"), Column(f"{name} agrees", "")]
-    body = [_row(claim, by_claim[claim.id], figures) for claim in chosen if claim.id in by_claim]
+    times = Counter(_named(claim) for claim in chosen)
+    body = [_row(claim, by_claim[claim.id], figures, times) for claim in chosen if claim.id in by_claim]
     left = sum(claim.id not in by_claim for claim in chosen)
     lines = [made.lacks] if made.lacks else []
     lines += [f"{left} of {len(chosen)} printed rows have no run here."] if left else []
@@ -130,9 +131,15 @@ def reproduction_report(made: Reproduction, found: Sequence[Check]) -> list[Bloc
     return [Table("reproduced", "Printed and ours", columns, body, Source((), legend)), Words(lines, "notes")]
 
 
-def _row(claim: Claim, mine: Mapping[str, Check], figures: Sequence[str]) -> Row:
-    of = ", ".join(part for part in (claim.setting, claim.model, claim.task) if part)
-    cells = [Cell(claim.method), Cell(of)]
+def _named(claim: Claim) -> tuple[str, str]:
+    """Method with its setting, and the task."""
+    return ", ".join(part for part in (claim.method, claim.setting) if part), claim.task
+
+
+def _row(claim: Claim, mine: Mapping[str, Check], figures: Sequence[str], times: Mapping[tuple[str, str], int]) -> Row:
+    """A printed row; the model is named where other models have the same row."""
+    name, task = _named(claim)
+    cells = [Cell(f"{name}, {claim.model}" if times[name, task] > 1 else name), Cell(task)]
     for name in figures:
         each = mine.get(name)
         if each is None:

@@ -190,6 +190,8 @@ def _cell(row: Mapping[Any, Any] | None, value: str) -> Cell:
     _, digits, times = _FIGURES.get(value, ("", 3, 1))
     figure = float(row[value]) * times
     low, high = (_end(row, f"{value}_{end}", times) for end in ("low", "high"))
+    if row["method_name"] == BASELINE and value.endswith("speedup"):
+        low = high = None  # over itself
     text = f"{number(figure, digits)}{''.join(_marks(row, value))}"
     under = f"[{number(low, digits)}, {number(high, digits)}]" if low is not None and high is not None else ""
     return Cell(text, figure, low, high, under=under, line=f"{text} {under}".strip())
