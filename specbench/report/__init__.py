@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from specbench.report.claims.reproductions import reproduction_report as reproduction_report
     from specbench.report.claims.reproductions import reproductions as reproductions
     from specbench.report.claims.reproductions import reproductions_report as reproductions_report
-    from specbench.report.crosstab import Layout as Layout
-    from specbench.report.crosstab import crosstab as crosstab
     from specbench.report.gathering import gather as gather
     from specbench.report.gathering import newest as newest
     from specbench.report.gathering import newest_in as newest_in
@@ -71,5 +69,7 @@ if TYPE_CHECKING:
     from specbench.report.tables.sweep import sweep_report as sweep_report
     from specbench.report.tables.trainings import training_costs as training_costs
     from specbench.report.tables.trainings import trainings_report as trainings_report
+    from specbench.report.two_axes import Layout as Layout
+    from specbench.report.two_axes import crosstab as crosstab
 else:
     __getattr__, __dir__ = door(__name__)

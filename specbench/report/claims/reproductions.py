@@ -18,9 +18,9 @@ from specbench.report.claims.catalog import Claim, published_claims
 from specbench.report.claims.check import Check, check
 from specbench.report.claims.check_tables import here_cell
 from specbench.report.claims.listing import table_of
-from specbench.report.crosstab import Layout
 from specbench.report.document import NOTHING, Block, Cell, Column, Row, Source, Table, Words
 from specbench.report.gathering import read_whole_run
+from specbench.report.two_axes import Layout
 from specbench.results import Record
 
 Scale = Literal["full", "small"]
