@@ -28,7 +28,7 @@ LAPTOP = ["analysis", "common", "decoding", "evals", "hardware", "planning", "re
 BUDGETS = {
     "analysis": 6050,  # campaigns; acceptance in definitions of six tools; percentiles, lengths, checks; imports; load
     "backends": 4480,  # many requests at once over HTTP; SGLang, TensorRT-LLM, LMDeploy; all modes of llama.cpp
-    "cli": 3690,  # campaigns, reproduce; check-run, acceptance curves, logit processors; imports; what an engine's mode is
+    "cli": 3690,  # campaigns, reproduce; check-run, acceptance curves, logit processors; imports; engines' modes
     "common": 3085,  # a data file of one object; lines to a child that does not read
     "decoding": 1950,
     "engine": 11170,  # attention with sinks, caps and chunks; recurrent layers; logit processors and grammars
@@ -39,9 +39,9 @@ BUDGETS = {
     "planning": 1925,  # options of logit processors, grammar files; lengths of contexts; rates of arrivals
     "profiling": 1150,  # counted experts
     "quality": 850,
-    "report": 10800,  # tables with two axes, reproductions; acceptance, waiting times, lengths, users, checks; imports; load
+    "report": 10800,  # tables with two axes, reproductions; acceptance, waiting times, users, checks; imports; load
     "results": 3830,  # campaigns; acceptance, percentiles, figures by length; logit processors; three other tools; load
-    "runner": 5305,  # a judge of several runs; kept prefixes, grown prompts; biases and grammars; open-loop load, crowds
+    "runner": 5305,  # a judge of several runs; kept prefixes, grown prompts; biases and grammars; open-loop load
     "sweeps": 3040,  # campaigns; curves over the draft length
     "training": 6375,
 }

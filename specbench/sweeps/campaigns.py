@@ -147,7 +147,11 @@ def _add_columns(plan: CampaignPlan, blocks: Sequence[Block], folder: Path, say:
 
         asked = {*split_names(plan.quality)}
         files = [*(folder / MODELS_QUALITY).glob("*.json")]
-        known = {q.model.name for q in map(read_quality, files) if asked <= {task.task for task in q.tasks}}
+        read = [
+            (q, {*(task.task for task in q.tasks), *(group.group for group in q.groups)})
+            for q in map(read_quality, files)
+        ]
+        known = {q.model.name for q, names in read if asked <= names and q.limit == plan.quality_limit}
         models = [model for model in dict.fromkeys(block.plan.model for block in blocks) if model not in known]
         if models:
             loading = {name: getattr(plan, name) for name in ("dtype", "device", "trust_remote_code", "quiet")}

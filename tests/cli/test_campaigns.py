@@ -17,10 +17,11 @@ from small_data.speed import QUALITATIVE
 from support import asserting, runs
 from support.wording import wording
 
-from specbench.analysis import load_methods
+from specbench.analysis import Metric, Quality, TaskQuality, load_methods
 from specbench.common import SpecbenchError, parse_flags
+from specbench.evals.data import DATA_DIR
 from specbench.models.names import configs
-from specbench.results import campaign_runs, read_campaign
+from specbench.results import ModelSpec, campaign_runs, read_campaign
 from specbench.sweeps import CampaignPlan, campaign_blocks, campaign_plans, run_campaign, running
 
 SHORT = ("--limit", 2, "--max-new-tokens", 4, "--no-score", "--deterministic")
@@ -199,3 +200,39 @@ def test_a_wrong_file_is_refused(cli: Any, tmp_path: Path, text: str) -> None:
     )
     assert result.code == 2
     assert wording(result.error.replace(str(tmp_path), ""))
+
+
+def test_a_judge_and_quality_are_further_columns(
+    cli: Any, tmp_path: Path, task_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def measured(plan: Any, say: Any) -> None:
+        asked.append(plan)
+        for name in plan.models:
+            model = ModelSpec(
+                name=name, source=name, revision=None, fingerprint="0" * 64, dtype="float32", device="cpu", parameters=1,
+                weight_bytes=4, dummy=False,
+            )  # fmt: skip
+            found = Metric(metric="acc", filter="none", value=0.25, stderr=None, higher_is_better=True)
+            task = TaskQuality(
+                task="arc", version="1", shots=0, documents=4, of=4, data="json", revision="x", documents_hash="d",
+                task_hash="t", metrics=[found],
+            )  # fmt: skip
+            made = Quality(model=model, lm_eval="0", limit=None, chat=False, tasks=[task], groups=[])
+            plan.out.mkdir(exist_ok=True)
+            (plan.out / "one.json").write_text(made.model_dump_json())
+
+    monkeypatch.setenv(DATA_DIR, str(task_data))
+    monkeypatch.setattr("specbench.quality.measure_quality", measured, raising=False)
+    monkeypatch.setattr("specbench.runner.local_judge.LocalJudge.ask", lambda self, prompt: "Rating: [[7]]")
+    command = ("sweep", "--model", "config:tiny", "--task", "mt-bench", "--method", "pld", *SHORT, "--out", tmp_path)
+    more = ("--judge", "config:tiny", "--quality", "arc")
+    for _ in range(2):
+        cli.ok(*command, *more)
+    assert len(asked) == 1, "a measured model is not measured again"
+    rows = load_methods(only(tmp_path))
+    assert list(zip(rows["method"], rows["rating"], rows["quality_arc"], strict=True)) == [
+        ("ar", 7.0, 0.25), ("pld", 7.0, 0.25),
+    ]  # fmt: skip
+    assert "7.00" in cli.ok("show", only(tmp_path), "--value", "rating,quality_arc").out
