@@ -211,8 +211,8 @@ def test_a_judge_and_quality_are_further_columns(
         asked.append(plan)
         for name in plan.models:
             model = ModelSpec(
-                name=name, source=name, revision=None, fingerprint="0" * 64, dtype="float32", device="cpu", parameters=1,
-                weight_bytes=4, dummy=False,
+                name=name, source=name, revision=None, fingerprint="0" * 64, dtype="float32", device="cpu",
+                parameters=1, weight_bytes=4, dummy=False,
             )  # fmt: skip
             found = Metric(metric="acc", filter="none", value=0.25, stderr=None, higher_is_better=True)
             task = TaskQuality(
