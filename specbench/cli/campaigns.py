@@ -25,7 +25,8 @@ def campaign(plan: CampaignPlan, as_json: bool, dry: bool) -> None:
         if as_json:
             output.emit_json([content for _, content in found])
             return
-        for _, content in found:
+        for label, content in found:
+            output.stdout().print(label, style="bold", markup=False)
             show_dry_run(content, False)
             output.stdout().print()
         return
@@ -55,19 +56,22 @@ def finish(path: Path) -> None:
 
 def show_campaign(path: Path, layout: Any, as_json: bool) -> None:
     """Print the table of a campaign, a sweep or a run with two axes."""
+    import pandas as pd
+
     from specbench.analysis import load_methods
     from specbench.report import crosstab, render_terminal
     from specbench.results import is_campaign, read_campaign
 
-    frame = load_methods(path)
     blocks = read_campaign(path).blocks if is_campaign(path) else []
+    frame = pd.DataFrame() if blocks and not any(block.sweep for block in blocks) else load_methods(path)
     if as_json:
         rows = json.loads(frame.to_json(orient="records"))
         output.emit_json({"folder": str(path), "blocks": [each.model_dump() for each in blocks], "rows": rows})
         return
     console = output.stdout()
     console.print()
-    console.print(render_terminal([crosstab(frame, layout)]))
+    if len(frame):
+        console.print(render_terminal([crosstab(frame, layout)]))
     if blocks:
         say_missing(path)
     console.print(f"\n{'campaign' if blocks else 'folder'}: {path}", soft_wrap=True, markup=False)

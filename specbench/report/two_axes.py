@@ -71,7 +71,7 @@ def crosstab(frame: pd.DataFrame, layout: Layout, title: str = "") -> Table:
     columns = [*(Column(name, _titled(name), words=True, once=at < len(down) - 1) for at, name in enumerate(down))]
     for top in tops:
         for value in values:
-            group = ", ".join(_text(name, each) for name, each in zip(across, top, strict=True))
+            group = ", ".join(_heading(name, each) for name, each in zip(across, top, strict=True))
             own = _FIGURES.get(value, (value,))[0] if len(values) > 1 or not group else ""
             columns.append(Column(" ".join([value, group]).strip(), f"{group} {own}".strip(), group=group))
     body = []
@@ -216,6 +216,12 @@ def _marks(row: Mapping[Any, Any], value: str) -> Iterator[str]:
 
 def _titled(axis: str) -> str:
     return axis.removeprefix("option_")
+
+
+def _heading(axis: str, value: Any) -> str:
+    """A value in a column's heading; that of an option has the option's name."""
+    text = _text(axis, value)
+    return f"{_titled(axis)} = {text}" if axis.startswith("option_") else text
 
 
 def _text(axis: str, value: Any) -> str:

@@ -236,3 +236,20 @@ def test_a_judge_and_quality_are_further_columns(
         ("ar", 7.0, 0.25), ("pld", 7.0, 0.25),
     ]  # fmt: skip
     assert "7.00" in cli.ok("show", only(tmp_path), "--value", "rating,quality_arc").out
+
+
+def test_a_campaign_without_a_finished_block_says_why(cli: Any, tmp_path: Path) -> None:
+    command = ("sweep", "--model", "config:tiny", "--task", "traces,traces-", "--out", tmp_path)
+    assert wording(cli.refused(2, *command))
+    result = cli("sweep", "--model", "config:tiny", "--task", "traces", "--grid", "temperature=0,1", *SHORT,
+                 "--method", "pld", "--out", tmp_path)  # fmt: skip
+    assert result.code == 3
+    assert result.out.count("missing: config:tiny on traces") == 2
+
+
+def test_a_dry_run_predicts_every_block(cli: Any, tmp_path: Path) -> None:
+    command = ("sweep", "--model", "config:tiny", "--task", "humaneval,gsm8k", "--method", "pld", "--dry-run")
+    found = json.loads(cli.ok(*command, "--json", "--out", tmp_path).out)
+    assert [[cell["label"] for cell in each["cells"]] for each in found] == [["ar", "pld"]] * 2
+    assert "config:tiny on gsm8k" in cli.ok(*command, "--out", tmp_path).out
+    assert not list(tmp_path.iterdir())

@@ -45,6 +45,7 @@ def test_any_two_axes_are_across_and_down() -> None:
     found = texts(Layout(["n"], ["model", "task"], ["speedup"]))
     assert found[0] == ["n", "a, gsm8k", "a, mbpp", "b_1, gsm8k", "b_1, mbpp"]
     assert [row[0] for row in found[1:]] == ["4", "8"]
+    assert texts(Layout(["model", "task"], ["n"], ["tpf"]))[0] == ["model", "task", "n = 4", "n = 8"]
 
 
 def test_an_axis_that_varies_is_never_left_out() -> None:

@@ -102,6 +102,8 @@ def _table(plan: ReproducePlan, made: Any, file: Path, dry: bool, as_json: bool)
         return
     path = run_campaign(plans, f"{plan.source}-{plan.table}-{plan.scale}")
     finish(path)
+    if not any(True for _ in campaign_runs(path)):
+        refuse_unfinished(path)
     found = compare_published(made, [place for _, place in campaign_runs(path)])
     if as_json:
         known = published_claims()
