@@ -19,7 +19,7 @@ from specbench.report.claims.check import Check, check
 from specbench.report.claims.check_tables import here_cell
 from specbench.report.claims.listing import table_of
 from specbench.report.document import NOTHING, Block, Cell, Column, Row, Source, Table, Words
-from specbench.report.gathering import read_whole_run
+from specbench.report.gathering import Run, read_whole_run
 from specbench.report.two_axes import Layout
 from specbench.results import Record
 
@@ -94,13 +94,19 @@ def compare_published(made: Reproduction, folders: Iterable[Path]) -> list[Check
         run = read_whole_run(folder)
         if not run.complete:
             continue
-        mine = [claim for claim in chosen if claim.task.partition(":")[0] in ("", run.config.task.name)]
+        mine = [claim for claim in chosen if _has_prompts(claim, run)]
         for each in check(known.model_copy(update={"claims": tuple(mine)}), run):
             before = best.get((each.claim.id, each.figure))
             if before is None or _distance(each) < _distance(before):
                 best[each.claim.id, each.figure] = each
     order = {claim.id: at for at, claim in enumerate(chosen)}
     return sorted(best.values(), key=lambda each: order[each.claim.id])
+
+
+def _has_prompts(claim: Claim, run: Run) -> bool:
+    """Whether a run has prompts of a printed row's task, and of its category if it is of one."""
+    task, _, part = claim.task.partition(":")
+    return task in ("", run.config.task.name) and (not part or any(part in row.groups for row in run.rows))
 
 
 def _distance(each: Check) -> tuple[bool, int, bool]:
