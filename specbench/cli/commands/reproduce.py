@@ -81,17 +81,8 @@ def _assert_card(plan: ReproducePlan) -> None:
 
 def _table(plan: ReproducePlan, made: Any, file: Path, dry: bool, as_json: bool) -> None:
     """Run a campaign, and print our table and the comparison."""
-    from specbench.analysis import load_methods
-    from specbench.cli.campaigns import finish, refuse_unfinished, say_missing
+    from specbench.cli.campaigns import finish, refuse_unfinished
     from specbench.common import parse_flags
-    from specbench.report import (
-        check_data,
-        compare_published,
-        crosstab,
-        published_claims,
-        render_terminal,
-        reproduction_report,
-    )
     from specbench.results import campaign_runs
     from specbench.sweeps import CampaignPlan, campaign_blocks, campaign_plans, parse_campaign, run_campaign
 
@@ -104,23 +95,41 @@ def _table(plan: ReproducePlan, made: Any, file: Path, dry: bool, as_json: bool)
     finish(path)
     if not any(True for _ in campaign_runs(path)):
         refuse_unfinished(path)
-    found = compare_published(made, [place for _, place in campaign_runs(path)])
-    if as_json:
-        known = published_claims()
-        output.emit_json({"folder": str(path), "figures": [check_data(known, each) for each in found]})
-    else:
-        console = output.stdout()
-        console.print()
-        console.print(render_terminal([crosstab(load_methods(path), made.layout, made.title)]))
-        console.print()
-        console.print(render_terminal(reproduction_report(made, found)))
-        say_missing(path)
-        console.print(f"\ncampaign: {path}", soft_wrap=True, markup=False)
+    _show(made, path, [place for _, place in campaign_runs(path)], as_json)
     refuse_unfinished(path)
 
 
+def _show(made: Any, path: Path, runs: list[Path], as_json: bool) -> None:
+    """Print our table, and the printed figures next to ours."""
+    from specbench.analysis import load_methods
+    from specbench.cli.campaigns import say_missing
+    from specbench.report import (
+        check_data,
+        compare_published,
+        crosstab,
+        published_claims,
+        render_terminal,
+        reproduction_report,
+    )
+    from specbench.results import is_campaign
+
+    found = compare_published(made, runs)
+    if as_json:
+        known = published_claims()
+        output.emit_json({"folder": str(path), "figures": [check_data(known, each) for each in found]})
+        return
+    console = output.stdout()
+    console.print()
+    console.print(render_terminal([crosstab(load_methods(path), made.layout, made.title)]))
+    console.print()
+    console.print(render_terminal(reproduction_report(made, found)))
+    if is_campaign(path):
+        say_missing(path)
+    console.print(f"\nfolder: {path}", soft_wrap=True, markup=False)
+
+
 def _picture(plan: ReproducePlan, made: Any, file: Path, dry: bool, as_json: bool) -> None:
-    """Make a traced run, and draw the view of it."""
+    """Make a traced run, and draw the view of it or print its table."""
     from specbench.analysis import read_run
     from specbench.cli.show_request import show_race, show_request, view
     from specbench.common import parse_flags
@@ -129,13 +138,16 @@ def _picture(plan: ReproducePlan, made: Any, file: Path, dry: bool, as_json: boo
     from specbench.runner import run_plan
     from specbench.sweeps import parse_written
 
-    kind = check_picture(made, file)
+    kind = check_picture(made, file) if made.picture else ""
     values = parse_written(made.options(plan.scale), file, Plan)
     asked = parse_flags(Plan, {"base": "none", **values, "trace": True, **_given(plan)})
     if dry:
         _forecast([asked], as_json)
         return
     (done,) = run_plan(asked)
+    if not made.picture:
+        _show(made, done.folder.path, [done.folder.path], as_json)
+        return
     read, path = read_run(done.folder.path), done.folder.path
     labels = made.picture[kind] if kind == "race" else made.picture["method"]
     suffix = "html" if kind == "race" else "svg"
