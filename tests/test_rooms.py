@@ -28,7 +28,7 @@ LAPTOP = ["analysis", "common", "decoding", "evals", "hardware", "planning", "re
 BUDGETS = {
     "analysis": 6050,  # campaigns; acceptance in definitions of six tools; percentiles, lengths, checks; imports; load
     "backends": 4480,  # many requests at once over HTTP; SGLang, TensorRT-LLM, LMDeploy; all modes of llama.cpp
-    "cli": 3690,  # campaigns, reproduce; check-run, acceptance curves, logit processors; imports; engines' modes
+    "cli": 3700,  # campaigns, reproduce; check-run, acceptance curves, logit processors; imports; engines' modes
     "common": 3085,  # a data file of one object; lines to a child that does not read
     "decoding": 1950,
     "engine": 11170,  # attention with sinks, caps and chunks; recurrent layers; logit processors and grammars
