@@ -13,18 +13,22 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.analysis.read import read_config, read_run, whole_records
+from specbench.analysis.model_quality import read_quality
+from specbench.analysis.read import ReadRun, read_config, read_run, whole_records
 from specbench.common import UsageError
 from specbench.results import (
     BASELINE,
+    MODELS_QUALITY,
     AtPosition,
     MethodSpec,
     MethodSummary,
     RequestRecord,
     RunConfig,
     RunFolder,
+    campaign_runs,
     cells_of,
     columns_of,
+    is_campaign,
     is_sweep,
     known_text,
     part_folders,
@@ -58,7 +62,8 @@ def load(*folders: str | Path, text: bool = False) -> pd.DataFrame:
     """The requests of runs, a row each.
 
     Args:
-        folders: run folders and sweep folders; a sweep adds every run in it (``c1``, ``c2``, …), named ``SWEEP/c1``.
+        folders: folders of runs, sweeps and campaigns; a sweep adds every run in it (``c1``, ``c2``, …), named
+            ``SWEEP/c1``, and a campaign every run of its sweeps.
         text: add the answers, as a column ``text``.
 
     Returns:
@@ -74,12 +79,28 @@ def load(*folders: str | Path, text: bool = False) -> pd.DataFrame:
 
 def load_methods(*folders: str | Path) -> pd.DataFrame:
     """The summaries of runs, a row per method; columns as in :data:`METHOD`, arguments as of :func:`load`."""
-    return table((row for name, path in _runs(folders) for row in _methods(name, path)), METHOD)
+    rows = (row for name, path in _runs(folders) for row in _methods(name, path))
+    quality = {model: found for path in map(Path, folders) for model, found in _quality(path).items()}
+    return table((row | quality.get(row["model"], {}) for row in rows), METHOD)
 
 
 def load_positions(*folders: str | Path) -> pd.DataFrame:
     """Speed by position in the answer, a row per method and window, see :mod:`specbench.analysis.positions`."""
     return table((row for name, path in _runs(folders) for row in _positions(name, path)), POSITION)
+
+
+def _quality(path: Path) -> dict[str, _Row]:
+    """Model -> ``quality_TASK``, the accuracy that a campaign measured with lm-eval."""
+    found: dict[str, _Row] = {}
+    for file in sorted((path / MODELS_QUALITY).glob("*.json")) if is_campaign(path) else ():
+        measured = read_quality(file)
+        parts = {each.task: each.metrics for each in measured.tasks}
+        for name, metrics in (parts | {each.group: each.metrics for each in measured.groups}).items():
+            values = {metric.metric: metric.value for metric in metrics if metric.value is not None}
+            if values:
+                best = next((each for each in ("acc", "exact_match") if each in values), next(iter(values)))
+                found.setdefault(measured.model.name, {})[f"quality_{name}"] = values[best]
+    return found
 
 
 def _runs(folders: Iterable[str | Path]) -> Iterator[tuple[str, Path]]:
@@ -98,7 +119,9 @@ def _runs(folders: Iterable[str | Path]) -> Iterator[tuple[str, Path]]:
 
 def _inside(path: Path) -> Iterator[tuple[str, Path]]:
     name = os.path.basename(os.path.realpath(path))  # Path.resolve() raises for cyclic links
-    if is_sweep(path):
+    if is_campaign(path):
+        yield from ((f"{name}/{inner}", place) for inner, place in campaign_runs(path))
+    elif is_sweep(path):
         yield from ((f"{name}/{place.name}", place) for _, place in part_folders(path))
     else:
         yield name, path
@@ -132,7 +155,18 @@ def _methods(name: str, path: Path) -> Iterator[_Row]:
         found = {**of_method[row.method], **cells_of(row), "complete": read.summary.complete}
         # AR over itself is 1, so a verdict would be meaningless.
         missing = [column for column in found if column.endswith("_verdict")] if row.method == BASELINE else []
-        yield found | dict.fromkeys(missing)
+        yield found | dict.fromkeys(missing) | _further(read, row.method)
+
+
+def _further(read: ReadRun, label: str) -> _Row:
+    """A row's rating by each judge, and whether it is as fast as the fastest one of its run."""
+    found: _Row = {}
+    for scores in read.judged:
+        if score := scores["methods"].get(label, {}).get("score"):
+            found["rating" if len(read.judged) == 1 else f"rating_{scores['judge']['id']}"] = score
+    if (fastest := read.summary.fastest) and fastest.conclusive and label in fastest.as_good:
+        found["within_noise"] = True
+    return found
 
 
 def _positions(name: str, path: Path) -> Iterator[_Row]:

@@ -23,6 +23,7 @@ from specbench.cli.commands import (
     profile,
     quality,
     report,
+    reproduce,
     run,
     score,
     show,
@@ -51,7 +52,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
-    "Measure": {"run": run.run, "sweep": sweep.sweep, "profile": profile.profile, "quality": quality.quality},
+    "Measure": {
+        "run": run.run,
+        "sweep": sweep.sweep,
+        "reproduce": reproduce.reproduce,
+        "profile": profile.profile,
+        "quality": quality.quality,
+    },
     "Look": {
         "show": show.show,
         "import": import_.import_,
@@ -143,6 +150,7 @@ def _run(args: Sequence[str]) -> int:
 #: What a repetition of an interrupted command goes on from.
 _KEPT = {
     "run": "; finished requests are kept, repeat the command to go on",
+    "reproduce": "; finished requests are kept, repeat the command to go on",
     "sweep": "; finished requests are kept, repeat the command to go on",
     "score": "; repeat the command to go on",
     "train": "; finished checkpoints are kept, repeat the command to go on",

@@ -16,7 +16,7 @@ from specbench.cli.latest import LATEST, newest_folder
 from specbench.common import Flags, UsageError, flag_of, parse_flags, parse_number
 from specbench.planning import PROFILES as PROFILES
 from specbench.planning import RESULTS as RESULTS
-from specbench.planning import Decoding
+from specbench.planning import Decoding, split_names
 
 REPORTS = Path("reports")
 
@@ -116,6 +116,18 @@ def _typed(annotation: Any) -> Any:
     """A field's type for typer: a list of texts if repeatable, a text if the field allows only some words."""
     kind = get_origin(annotation)
     return list[str] if kind is collections.abc.Sequence else str if kind is Literal else annotation
+
+
+def table_option(flag: str, help: str) -> Any:
+    """An option for axes or figures of a table, comma-separated."""
+    return typer.Option(None, flag, help=help, metavar="A,B", show_default=False)
+
+
+def layout(rows: str | None, columns: str | None, value: str | None) -> Any:
+    """The layout of a table from its options."""
+    from specbench.report import Layout
+
+    return Layout(*(tuple(split_names(text or "")) for text in (rows, columns, value)))
 
 
 #: In place of a folder: the newest run, sweep or profile.

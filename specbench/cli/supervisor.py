@@ -19,7 +19,19 @@ from specbench.common import heartbeat
 
 #: Commands that run plug-ins or decode.
 WATCHED = frozenset(
-    {"check-lossless", "judge", "perplexity", "profile", "quality", "run", "score", "sweep", "train", "trajectories"}
+    {
+        "check-lossless",
+        "judge",
+        "perplexity",
+        "profile",
+        "quality",
+        "reproduce",
+        "run",
+        "score",
+        "sweep",
+        "train",
+        "trajectories",
+    }
     | {"tune"}
 )
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from specbench.evals.extract import whole_answer as whole_answer
     from specbench.evals.grading.launch import score_in_child as score_in_child
     from specbench.evals.judge.endpoint import Endpoint as Endpoint
-    from specbench.evals.judge.judge import Judge as Judge
     from specbench.evals.judge.judge import Unanswered as Unanswered
     from specbench.evals.judge.judge import judge_all as judge_all
     from specbench.evals.judge.judge import judge_questions as judge_questions

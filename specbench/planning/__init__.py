@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
+    from specbench.planning.dry_runs import PROMPT_TOKENS as PROMPT_TOKENS
     from specbench.planning.dry_runs import dry_run as dry_run
     from specbench.planning.grammar import grammar_source as grammar_source
     from specbench.planning.load import Arrivals as Arrivals

@@ -27,9 +27,16 @@ if TYPE_CHECKING:
     from specbench.report.claims.check_brief import check_brief as check_brief
     from specbench.report.claims.check_tables import check_data as check_data
     from specbench.report.claims.check_tables import check_report as check_report
+    from specbench.report.claims.forecast import forecast_table as forecast_table
     from specbench.report.claims.listing import claim_data as claim_data
     from specbench.report.claims.listing import claims_report as claims_report
     from specbench.report.claims.listing import select_claims as select_claims
+    from specbench.report.claims.reproductions import check_picture as check_picture
+    from specbench.report.claims.reproductions import compare_published as compare_published
+    from specbench.report.claims.reproductions import find_reproduction as find_reproduction
+    from specbench.report.claims.reproductions import reproduction_report as reproduction_report
+    from specbench.report.claims.reproductions import reproductions as reproductions
+    from specbench.report.claims.reproductions import reproductions_report as reproductions_report
     from specbench.report.gathering import gather as gather
     from specbench.report.gathering import newest as newest
     from specbench.report.gathering import newest_in as newest_in
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
     from specbench.report.page.build import build_what_can_be as build_what_can_be
     from specbench.report.page.build import vocabulary as vocabulary
     from specbench.report.page.write import write_report as write_report
+    from specbench.report.render.frames import export_table as export_table
     from specbench.report.render.frames import export_tables as export_tables
     from specbench.report.render.frames import frame_csv as frame_csv
     from specbench.report.render.terminal import render_terminal as render_terminal
@@ -62,5 +70,7 @@ if TYPE_CHECKING:
     from specbench.report.tables.sweep import sweep_report as sweep_report
     from specbench.report.tables.trainings import training_costs as training_costs
     from specbench.report.tables.trainings import trainings_report as trainings_report
+    from specbench.report.two_axes import Layout as Layout
+    from specbench.report.two_axes import crosstab as crosstab
 else:
     __getattr__, __dir__ = door(__name__)

@@ -22,7 +22,7 @@ class Cell:
     """A table cell: its text, and its value with interval for machine-readable files.
 
     ``under`` is a second, smaller line; a terminal shows ``line`` instead of both (default: the text). ``tone`` is the
-    colour, which never carries a meaning alone.
+    colour, which never carries a meaning alone; ``strong`` is bold.
     """
 
     text: str
@@ -32,6 +32,7 @@ class Cell:
     tone: Tone = ""
     under: str = ""
     line: str = ""
+    strong: bool = False
 
 
 NOTHING = Cell(DASH, tone="faint")
@@ -47,6 +48,7 @@ class Column:
         optional: a terminal leaves the column out if no row has a figure.
         once: a terminal leaves a cell empty if it repeats the cell above.
         short: heading in a terminal.
+        group: what the title begins with in a group of columns, for a format with headings over several columns.
     """
 
     key: str
@@ -57,6 +59,7 @@ class Column:
     optional: bool = False
     once: bool = False
     short: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from specbench.results import (
     RunConfig,
     RunFolder,
     RunSummary,
+    is_campaign,
     is_import,
     is_sweep,
     judge_scores,
@@ -210,17 +211,20 @@ def _below(path: Path) -> Iterator[Path]:
 
 
 def newest(folders: Iterable[Path]) -> Path | None:
-    """The run, sweep or profile below these folders that started last, finished or not; None if there is none."""
+    """The run, sweep, campaign or profile below these folders that started last, finished or not, or None."""
     found = [place for folder in folders if folder.is_dir() for place in _all_below(folder)]
-    return max(found, key=lambda place: (_begun(place), place.name), default=None)
+    last = max(found, key=lambda place: (_begun(place), place.name), default=None)
+    # A sweep of a campaign is two folders below it.
+    return last.parents[1] if last is not None and is_campaign(last.absolute().parents[1]) else last
 
 
 def newest_in(folder: Path) -> Path | None:
-    """The folder itself if it is a run, sweep or profile, or the newest directly in it; None if there is none."""
-    if _is_result(folder) or is_trainings(folder):
+    """The folder itself if a command wrote it, or the newest such folder directly in it; None if there is none."""
+    if _is_result(folder) or is_trainings(folder) or is_campaign(folder):
         return folder
     with contextlib.suppress(OSError):
-        inner = [each for each in folder.iterdir() if not each.name.startswith(".") and _is_result(each)]
+        inner = [each for each in folder.iterdir() if not each.name.startswith(".")]
+        inner = [each for each in inner if _is_result(each) or is_campaign(each)]
         return max(inner, key=lambda place: (_begun(place), place.name), default=None)
     return None
 
@@ -234,7 +238,8 @@ def _begun(place: Path) -> str:
     if named := _TIME.match(place.name):
         return named[0]
     times = []
-    for file in (*place.glob("run.json"), *place.glob("c*/run.json")):
+    inner = place.glob("*/*/c*/run.json") if is_campaign(place) else ()
+    for file in (*place.glob("run.json"), *place.glob("c*/run.json"), *inner):
         with contextlib.suppress(UsageError):
             begun = RunFolder.load(file.parent).begun
             times.append(f"{begun.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}")

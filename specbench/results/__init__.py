@@ -126,11 +126,18 @@ if TYPE_CHECKING:
     from specbench.results.summary_schema import Threshold as Threshold
     from specbench.results.summary_schema import WaitingTimes as WaitingTimes
     from specbench.results.summary_schema import WithoutLoops as WithoutLoops
+    from specbench.results.sweep_folder import CAMPAIGN as CAMPAIGN
+    from specbench.results.sweep_folder import MODELS_QUALITY as MODELS_QUALITY
     from specbench.results.sweep_folder import SWEEP as SWEEP
     from specbench.results.sweep_folder import SWEEP_SCHEMA as SWEEP_SCHEMA
+    from specbench.results.sweep_folder import Campaign as Campaign
+    from specbench.results.sweep_folder import CampaignBlock as CampaignBlock
+    from specbench.results.sweep_folder import campaign_runs as campaign_runs
+    from specbench.results.sweep_folder import is_campaign as is_campaign
     from specbench.results.sweep_folder import is_sweep as is_sweep
     from specbench.results.sweep_folder import part_folder as part_folder
     from specbench.results.sweep_folder import part_folders as part_folders
+    from specbench.results.sweep_folder import read_campaign as read_campaign
     from specbench.results.sweep_folder import read_head as read_head
     from specbench.results.verdicts import VERDICTS as VERDICTS
     from specbench.results.verdicts import VerdictLine as VerdictLine

@@ -1,4 +1,4 @@
-"""The folder of a sweep: ``sweep.json`` with its configurations, and a run folder for each concurrency."""
+"""The folder of a sweep, with a run folder for each concurrency, and of a campaign, with a sweep for each block."""
 
 from __future__ import annotations
 
@@ -72,3 +72,50 @@ def part_folders(path: Path) -> Iterator[tuple[int, Path]]:
     if not counts:
         raise UsageError(f"cannot read {path}: its run folders (c1, …) are missing; repeat the sweep's command")
     yield from ((count, part_folder(path, count)) for count in counts)
+
+
+CAMPAIGN = "campaign.json"
+
+#: Folder of a campaign with the files of ``specbench quality``, one per model.
+MODELS_QUALITY = "quality"
+
+CAMPAIGN_SCHEMA = 1
+
+
+class CampaignBlock(Record):
+    """One model on one task at one temperature: a sweep whose configurations are decoded on the same prompts."""
+
+    model: str
+    task: str
+    temperature: float
+    methods: str = Field(description="as --method takes them; empty: those of the model's alias")
+    sweep: str = Field(default="", description="the sweep's folder, below the campaign's; empty: not started")
+    failed: str = Field(default="", description="why the last command could not finish it")
+
+
+class Campaign(Record):
+    """Content of ``campaign.json``."""
+
+    schema_version: int = CAMPAIGN_SCHEMA
+    blocks: list[CampaignBlock]
+
+
+def is_campaign(path: Path) -> bool:
+    """Whether a folder is the folder of a campaign."""
+    return os.path.isfile(path / CAMPAIGN)
+
+
+def read_campaign(path: Path) -> Campaign:
+    """Return the content of a campaign's ``campaign.json``."""
+    file = path / CAMPAIGN
+    todo = "delete it and repeat the campaign's command"
+    content = read_json_object(file, todo)
+    schema_version(content, file, CAMPAIGN_SCHEMA, todo)
+    return validate(Campaign, content, file, todo)
+
+
+def campaign_runs(path: Path) -> Iterator[tuple[str, Path]]:
+    """Iterate over the run folders of a campaign as (name below the campaign, path), in the order of its blocks."""
+    for block in read_campaign(path).blocks:
+        if block.sweep:
+            yield from ((f"{block.sweep}/{place.name}", place) for _, place in part_folders(path / block.sweep))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from specbench.runner.grades.rescoring import rescore as rescore
     from specbench.runner.loading import load_model as load_model
     from specbench.runner.loading import load_models as load_models
-    from specbench.runner.local_judge import LocalJudge as LocalJudge
+    from specbench.runner.local_judge import judge_runs as judge_runs
     from specbench.runner.loop import Runner as Runner
     from specbench.runner.lossless_check import CheckedEngines as CheckedEngines
     from specbench.runner.lossless_check import check_lossless as check_lossless

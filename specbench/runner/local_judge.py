@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
-from specbench.common import Turn
-from specbench.evals import JudgePrompt, Unanswered, build_dialogue, choose_style
-from specbench.models import LoadedModel
+from specbench.analysis import read_run
+from specbench.common import Tenths, Turn
+from specbench.evals import (
+    JudgePrompt,
+    JudgePrompts,
+    Unanswered,
+    build_dialogue,
+    choose_style,
+    judge_all,
+    judge_questions,
+    judged_answers,
+)
+from specbench.models import LoadedModel, load
 from specbench.planning import plan_methods
-from specbench.results import BASELINE, JudgeSpec
+from specbench.results import BASELINE, JudgeSpec, RunFolder
 from specbench.runner.record import Request
 from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
+
+
+def judge_runs(
+    runs: Sequence[Path], judge: str, say: Callable[[str], None], data_dir: Path | None = None, *,
+    max_tokens: int = 2048, **loading: Any,
+) -> None:  # fmt: skip
+    """Let a model, loaded once, rate the answers of runs that it has not rated; ``loading``: how to load it."""
+    say(f"loading {judge} …")
+    model = load(judge, **loading)
+    progress = Tenths(say, lambda done, total: f"judging answers, {done} of {total} …")
+    for run in runs:
+        with RunFolder.reopen(run):
+            read = read_run(run)
+            made = judged_answers(read.records, judge_questions(read.config.task, data_dir), JudgePrompts(data_dir))
+            with closing(LocalJudge(model, [answer.prompt for answer in made], max_tokens=max_tokens)) as who:
+                judge_all(run, who, made, progress)
 
 
 class LocalJudge:

@@ -5,10 +5,18 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
+    from specbench.sweeps.campaigns import campaign_blocks as campaign_blocks
+    from specbench.sweeps.campaigns import campaign_plans as campaign_plans
+    from specbench.sweeps.campaigns import is_several as is_several
+    from specbench.sweeps.campaigns import parse_campaign as parse_campaign
+    from specbench.sweeps.campaigns import parse_written as parse_written
+    from specbench.sweeps.campaigns import run_campaign as run_campaign
+    from specbench.sweeps.expected_cost import forecast as forecast
     from specbench.sweeps.running import predict as predict
     from specbench.sweeps.running import run_sweep as run_sweep
     from specbench.sweeps.running import run_tuning as run_tuning
     from specbench.sweeps.running import sweep as sweep
+    from specbench.sweeps.sweep_plan import CampaignPlan as CampaignPlan
     from specbench.sweeps.sweep_plan import TrainedSweepPlan as TrainedSweepPlan
     from specbench.sweeps.sweep_plan import TunePlan as TunePlan
     from specbench.sweeps.table import ReadSweep as ReadSweep

@@ -147,6 +147,28 @@ class TrainedSweepPlan(SweepPlan):
         return sorted(flag_of(TrainedSweepPlan, name).name for name in given)
 
 
+class CampaignPlan(TrainedSweepPlan):
+    """A sweep for each of several models, tasks and temperatures, and what a campaign measures in addition."""
+
+    file: Path | None = flag(
+        None, "--file", help="A campaign as YAML: these options by name, with lists.", exists="file", recorded=False
+    )
+    judge: str | None = flag(
+        None, "--judge", help="Then rate the answers by this model.", metavar="MODEL", recorded=False
+    )
+    quality: str | None = flag(
+        None, "--quality", help="Then measure the models on tasks of lm-eval.", metavar="NAMES", recorded=False
+    )
+    quality_limit: int | None = flag(
+        None, "--quality-limit", help="First N documents of each task of --quality.", ge=1, recorded=False
+    )
+
+    @field_validator("task")
+    @classmethod
+    def _one(cls, task: str | None) -> str | None:
+        return task
+
+
 class TunePlan(SweepPlan):
     """A sweep of one method's important options, by successive halving."""
 

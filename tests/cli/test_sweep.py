@@ -137,7 +137,7 @@ def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
         pytest.param([*GRID, "--search", "halfing"], id="search"),
         pytest.param([*GRID, "--executor", "lokal"], id="executor"),
         pytest.param([*GRID, "--until-ci", "two"], id="share"),
-        pytest.param([*GRID, "--task", "gsm8k,mbpp"], id="two tasks"),
+        pytest.param([*GRID, "--task", "gsm8k,mbbp"], id="two tasks"),
         pytest.param([*GRID, "--workers", "1000"], id="too many workers"),
         pytest.param([*GRID, "--simulate-acceptance", "3"], id="simulated beyond a cell"),
     ],

@@ -30,6 +30,10 @@ def report(
     columns: str | None = typer.Option(
         None, "--columns", help="With --to: only these columns, comma-separated.", show_default="all"
     ),
+    rows: str | None = options.table_option(
+        "--rows", "With --to: a table with these axes down, as model,method, and those of --columns across."
+    ),
+    value: str | None = options.table_option("--value", "With --to: figures in the cells of such a table."),
     definitions: str | None = typer.Option(
         None,
         "--definitions",
@@ -44,6 +48,14 @@ def report(
         if claims or to is not None or out is not None:
             raise UsageError("--definitions prints a table; leave out --claims, --to and --out")
         _define(runs, definitions.lower(), as_json)
+        return
+    if rows is not None or value is not None:
+        if to is None or summary or positions:
+            raise UsageError("--rows and --value make a table; add --to latex, md, html or csv, and nothing else")
+        from specbench.analysis import load_methods
+        from specbench.report import crosstab, export_table
+
+        export_table(crosstab(load_methods(*runs), options.layout(rows, columns, value)), to, out)
         return
     if to is not None:
         if claims or as_json:

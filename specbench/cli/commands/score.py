@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from specbench.cli import options, output
 from specbench.common import Tenths, UsageError, keys
-
-if TYPE_CHECKING:
-    from specbench.evals import Judge
 
 _TIMEOUT_S = 300.0
 
@@ -76,35 +72,29 @@ def score(
         raise UsageError("--judge-workers needs --base-url; a local judge takes one question at a time")
     key, most = _key(base_url, api_key_env), max_new_tokens or 2048
     from specbench.analysis import read_run
-    from specbench.evals import JudgePrompts, judge_all, judge_questions, judged_answers
     from specbench.results import RunFolder
 
     options.assert_answers(RunFolder.load(run).run)
     notes = output.stderr()
-    with RunFolder.reopen(run):
-        read = read_run(run)
-        made = judged_answers(read.records, judge_questions(read.config.task, data_dir), JudgePrompts(data_dir))
-        with ExitStack() as stack:
-            who: Judge
-            if base_url is not None:
-                from specbench.evals import Endpoint
 
-                seconds = timeout or _TIMEOUT_S
-                who = stack.enter_context(closing(Endpoint(judge, base_url, key, max_tokens=most, timeout_s=seconds)))
-            else:
-                notes.print(f"loading {judge} …", markup=False)
-                from specbench.models import load
-                from specbench.runner import LocalJudge
+    def say(text: str) -> None:
+        notes.print(text, markup=False)
 
-                loaded = load(judge, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code)
-                prompts = [answer.prompt for answer in made]
-                who = stack.enter_context(closing(LocalJudge(loaded, prompts, max_tokens=most)))
-            progress = Tenths(
-                lambda text: notes.print(text, markup=False),
-                lambda done, total: f"judging answers, {done} of {total} …",
-            )
-            judge_all(run, who, made, progress, workers_of_judge)
-        read = read_run(run)
+    if base_url is None:
+        from specbench.runner import judge_runs
+
+        loading = {"dtype": dtype, "device": device, "revision": revision, "trust_remote_code": trust_remote_code}
+        judge_runs([run], judge, say, data_dir, max_tokens=most, **loading)
+    else:
+        from specbench.evals import Endpoint, JudgePrompts, judge_all, judge_questions, judged_answers
+
+        with RunFolder.reopen(run):
+            read = read_run(run)
+            made = judged_answers(read.records, judge_questions(read.config.task, data_dir), JudgePrompts(data_dir))
+            progress = Tenths(say, lambda done, total: f"judging answers, {done} of {total} …")
+            with closing(Endpoint(judge, base_url, key, max_tokens=most, timeout_s=timeout or _TIMEOUT_S)) as who:
+                judge_all(run, who, made, progress, workers_of_judge)
+    read = read_run(run)
     if as_json:
         output.emit_json({"run": str(run), "judged": read.judged})
     elif read.judged:

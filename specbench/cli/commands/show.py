@@ -41,6 +41,9 @@ def show(
         metavar="A,B",
     ),
     speed: float = typer.Option(1.0, "--speed", help="With --race: speed factor."),
+    rows: str | None = options.table_option("--rows", "Of several configurations: axes down, as model,method."),
+    columns: str | None = options.table_option("--columns", "Axes across, as task."),
+    value: str | None = options.table_option("--value", "Figures in the cells, as speedup,tpf,accuracy."),
     out: Path | None = typer.Option(
         None,
         "--out",
@@ -52,10 +55,10 @@ def show(
 ) -> None:
     """Show a run, finished or not, a sweep or a profile, without torch."""
     from specbench.analysis import read_run
-    from specbench.cli.commands.show_request import show_request, view
     from specbench.cli.commands.sweep import show_sweep, show_trainings
+    from specbench.cli.show_request import show_request, view
     from specbench.hardware import is_profile
-    from specbench.results import is_import, is_sweep
+    from specbench.results import is_campaign, is_import, is_sweep
     from specbench.sweeps import is_trainings
 
     seen = view(request, method, race, trajectory, number, out)
@@ -67,8 +70,17 @@ def show(
         raise UsageError("--speed needs --race A,B; add it, or leave --speed out")
     if (race is not None or request is not None) and is_sweep(run):
         raise UsageError(f"{run} is a sweep; name one of its runs, as in {run / 'c1'}")
+    asked = {"--rows": rows, "--columns": columns, "--value": value}
+    if is_campaign(run) or any(asked.values()):
+        given = {"--requests": requests, "--race": race is not None, "--request": request is not None}
+        if wrong := next((flag for flag, used in given.items() if used), None):
+            raise UsageError(f"cannot use {wrong} with a table of configurations; name one of the run folders in {run}")
+        from specbench.cli.campaigns import show_campaign
+
+        show_campaign(run, options.layout(rows, columns, value), as_json)
+        return
     if race is not None:
-        from specbench.cli.commands.show_request import show_race
+        from specbench.cli.show_request import show_race
 
         show_race(read_run(run), race, request, speed, out, as_json)
         return
@@ -99,8 +111,8 @@ def show(
         return
     console = output.stdout()
     if requests:
-        columns = ["prompt", "method", "tokens", "TPF", "tok/s", "speedup", "ends by", "answer"]
-        console.print(output.table(columns, _rows(read)))
+        heads = ["prompt", "method", "tokens", "TPF", "tok/s", "speedup", "ends by", "answer"]
+        console.print(output.table(heads, _rows(read)))
         return
     from specbench.report import projection_table, render_terminal, run_brief, run_report
 

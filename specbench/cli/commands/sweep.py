@@ -9,18 +9,18 @@ import typer
 
 from specbench.cli import options, output
 from specbench.common import UsageError, flag_of, parse_flags
-from specbench.sweeps import TrainedSweepPlan, TunePlan
+from specbench.sweeps import CampaignPlan, TrainedSweepPlan, TunePlan
 
 
 @options.takes(
-    TrainedSweepPlan,
+    CampaignPlan,
     shown=(
-        "method", "grid", "grid_file", "task", "data_file", "model", "head", "limit", "held_out", "search", "until_ci",
-        "max_new_tokens", "seed", "settings", "out", "verbose", "train", "train_grid", "max_hours",
+        "file", "method", "grid", "grid_file", "task", "data_file", "model", "head", "limit", "held_out", "search",
+        "until_ci", "max_new_tokens", "seed", "settings", "out", "verbose", "train", "train_grid", "max_hours",
     ),
 )  # fmt: skip
 def sweep(
-    plan: TrainedSweepPlan,
+    plan: CampaignPlan,
     tune: bool = typer.Option(
         False, "--tune", help="Recommend options of one method, by halving over its own list or --grid."
     ),
@@ -32,10 +32,18 @@ def sweep(
     Every prompt is decoded by all configurations, one right after the other, and by ar.
     Repeating the command continues it; a wider grid decodes only its new
     configurations. With --train the grid is measured for each of several
-    trainings. With --tune the winner is measured on other prompts.
+    trainings. With --tune the winner is measured on other prompts. Several
+    models, tasks or temperatures, or --file, make a campaign: a sweep for each.
     """
     if tune:
         _tune(plan, as_json, dry)
+        return
+    from specbench.sweeps import is_several
+
+    if is_several(plan):
+        from specbench.cli.campaigns import campaign
+
+        campaign(plan, as_json, dry)
         return
     if plan.train is not None and plan.acceptance is not None:
         raise UsageError("--acceptance cannot be used with --train; sweep a trained head with --head FOLDER")
@@ -73,8 +81,8 @@ _NOT_TUNED = (
 def _tune(plan: TrainedSweepPlan, as_json: bool, dry: bool) -> None:
     """Print the best options of a method here, in a sentence with its evidence."""
     given = plan.model_fields_set
-    own = TrainedSweepPlan.model_fields.keys() - TunePlan.model_fields.keys()
-    unused = sorted(flag_of(TrainedSweepPlan, name).name for name in given & {*own, *_NOT_TUNED})
+    own = CampaignPlan.model_fields.keys() - TunePlan.model_fields.keys()
+    unused = sorted(flag_of(CampaignPlan, name).name for name in given & {*own, *_NOT_TUNED})
     if dry or unused:
         raise UsageError(f"{'--dry-run' if dry else unused[0]} cannot be used with --tune; leave one of them out")
     if "method" not in given:

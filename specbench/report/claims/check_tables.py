@@ -42,7 +42,7 @@ def _compared(found: Sequence[Check], claims: Sequence[Claim]) -> Table:
     for each in found:
         remarks = "; ".join(part for part in (words(each.claim, alike), *each.why) if part)
         there = Cell(str(each.published), float(each.published))
-        body.append(Row([Cell(each.row), Cell(each.figure), there, _here(each), Cell(each.verdict), Cell(remarks)]))
+        body.append(Row([Cell(each.row), Cell(each.figure), there, here_cell(each), Cell(each.verdict), Cell(remarks)]))
     return Table("compared", "", columns, body)
 
 
@@ -57,7 +57,7 @@ def _left(found: Sequence[Check]) -> Table:
     return Table("left", "", [METHOD, Column("why", "not comparable", words=True)], body)
 
 
-def _here(each: Check) -> Cell:
+def here_cell(each: Check) -> Cell:
     if each.ours is None:
         return NOTHING
     # One more digit than printed, to show on which side of the rounding our figure lies.

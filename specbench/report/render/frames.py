@@ -8,6 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -23,7 +24,11 @@ from specbench.common import (
     write_failed,
     write_text_atomic,
 )
-from specbench.report.render.csv import csv_cell
+from specbench.report.document import Document, Section, Table
+from specbench.report.render.csv import csv_cell, to_csv
+from specbench.report.render.html import to_html
+from specbench.report.render.latex import to_latex
+from specbench.report.render.markdown import table_markdown
 
 _DIGITS = 6  # in Markdown and LaTeX; CSV and JSON have all digits
 _BROKEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # would break a row of a Markdown or LaTeX table
@@ -58,13 +63,41 @@ def export_tables(
         return
     text = io.StringIO()
     EXPORT_FORMATS[to](frame, text)
+    _write(text.getvalue(), out)
+
+
+def export_table(table: Table, to: str, out: Path | None = None) -> None:
+    """Write a table to a file or to stdout: a page, Markdown, LaTeX, or CSV with a line per figure."""
+    if to not in TABLE_FORMATS:
+        raise unknown_name("format", to, TABLE_FORMATS, "in --to")
+    text = TABLE_FORMATS[to](table)
+    if out is None:
+        sys.stdout.write(text)
+        return
+    check_writable(out.parent)
+    _write(text, out)
+
+
+def _document(table: Table) -> Document:
+    return Document(table.title or "Table", "", [Section("table", "", [replace(table, title="")])])
+
+
+TABLE_FORMATS: Mapping[str, Callable[[Table], str]] = {
+    "csv": lambda table: to_csv(_document(table)),
+    "html": lambda table: to_html(_document(table)),
+    "md": table_markdown,
+    "latex": to_latex,
+}
+
+
+def _write(text: str, out: Path) -> None:
     if out.exists() and not out.is_file():  # a pipe or a device, which an atomic write would replace by a file
         try:
-            out.write_text(text.getvalue(), encoding="utf-8")
+            out.write_text(text, encoding="utf-8")
         except OSError as error:
             raise write_failed(error, out) from error
         return
-    write_text_atomic(out.resolve(), text.getvalue())
+    write_text_atomic(out.resolve(), text)
 
 
 #: Other names of columns, with letters only.
@@ -78,6 +111,18 @@ _MEANT = {
     "peak_memory_bytes": ("memory", "gpumemory", "peakmemory", "vram"),
     "output_tokens": ("tokens", "completiontokens"),
 }  # fmt: skip
+
+
+def column_meant(name: str, columns: Iterable[str]) -> str:
+    """The column of a figure by its name or a usual name of it, such as TPF; UsageError if there is none."""
+    known = list(columns)
+    words = "".join(each for each in name.lower() if each.isalnum())
+    found = next((column for column, others in _MEANT.items() if words in others and column in known), name)
+    if found not in known:
+        raise unknown_name("figure", one_line(name, 80), known, "in --value")
+    return found
+
+
 _QUANTILE = re.compile(r"(.*?)_?p(\d{1,2})(_.*)?|(.*?)_?percentile(.*)")
 
 

@@ -7,12 +7,21 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from specbench.report.document import Document, Piece, Trace, parts, printable
+from specbench.report.document import Document, Piece, Table, Trace, parts, printable
 from specbench.report.render.html import template
 
 
 def to_markdown(document: Document, pictures: str) -> str:
     """Return the report; ``pictures`` is the folder of its charts, relative to the file."""
+    return printable(_template().render(document=document, pictures=pictures).rstrip() + "\n")
+
+
+def table_markdown(table: Table) -> str:
+    """Return one table."""
+    return printable(str(_template().make_module({"document": Document("", "", [])}).table(table)).strip() + "\n")
+
+
+def _template() -> Any:
     filters: dict[str, Callable[..., Any]] = {
         "coded": _coded,
         "fenced": _fenced,
@@ -20,8 +29,7 @@ def to_markdown(document: Document, pictures: str) -> str:
         "marked": _marked,
         "plain": _plain,
     }
-    made = template("report.md.jinja", filters, trim_blocks=True)
-    return printable(made.render(document=document, pictures=pictures).rstrip() + "\n")
+    return template("report.md.jinja", filters, trim_blocks=True)
 
 
 def _marked(pieces: Sequence[Piece], trace: Trace) -> str:

@@ -101,7 +101,7 @@ def _shrink(widths: list[int], floors: Sequence[int], room: int) -> None:
 
 def _texts(row: Row, above: Row | None, columns: Sequence[Column]) -> list[Text]:
     """A row's cells as Text, because content from runs may look like markup."""
-    texts = [Text(_line(cell), _STYLES[cell.tone]) for cell in row.cells]
+    texts = [Text(_line(cell), "bold" if cell.strong else _STYLES[cell.tone]) for cell in row.cells]
     for at, column in enumerate(columns):
         if column.once and above is not None and above.cells[at].text == row.cells[at].text:
             texts[at] = Text()
