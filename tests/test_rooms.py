@@ -39,7 +39,7 @@ BUDGETS = {
     "planning": 1925,  # options of logit processors, grammar files; lengths of contexts; rates of arrivals
     "profiling": 1150,  # counted experts
     "quality": 850,
-    "report": 11090,  # tables with two axes, reproductions; acceptance, waiting times, users, checks; imports; load
+    "report": 11090,  # tables with two axes, reproductions, figures of papers; acceptance, waiting times, users; load
     "results": 3865,  # campaigns; acceptance, percentiles, figures by length; logit processors; three other tools; load
     "runner": 5330,  # a judge of several runs; kept prefixes, grown prompts; biases and grammars; open-loop load
     "sweeps": 3040,  # campaigns; curves over the draft length
