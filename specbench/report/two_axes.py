@@ -31,7 +31,7 @@ _FIGURES: Mapping[str, tuple[str, int, float]] = {
 _MOST = 8
 
 _LEGEND = (
-    "Bold: the best of its column, for each model. [low, high]: 95% interval. *: the interval of the speedup over AR "
+    "Bold: the best lossless one of its column, for each model. [low, high]: 95% interval. *: the interval of the speedup over AR "
     "excludes 1. †: as fast as the fastest of its run within noise. ‡: some texts are not AR's. ?: the machine was "
     "disturbed."
 )
@@ -162,7 +162,10 @@ def _differ(one: Any, other: Any) -> bool:
 def _best(
     cells: _Cells, sides: Sequence[Any], tops: Sequence[Any], values: Sequence[str], down: Sequence[str]
 ) -> set[tuple[Any, Any, str]]:
-    """The best place of each column and figure among the rows of one model; none where there is one row."""
+    """The best place of each column and figure among the rows of one model; none where there is one row.
+
+    A row with other texts than AR's never is the best.
+    """
     found = set()
     model = down.index("model") if "model" in down else None
     for top in tops:
@@ -172,7 +175,9 @@ def _best(
                 known = {
                     side: float(cells[side, top][value])
                     for side in mine
-                    if (side, top) in cells and not pd.isna(cells[side, top][value])
+                    if (side, top) in cells
+                    and cells[side, top]["lossless"] != "lossy"
+                    and not pd.isna(cells[side, top][value])
                 }
                 if len(known) > 1:
                     end = (min if _lower_is_better(value) else max)(known.values())

@@ -7,19 +7,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from specbench import models
 from specbench.analysis import read_run
 from specbench.common import Tenths, Turn
 from specbench.evals import (
     JudgePrompt,
-    JudgePrompts,
     Unanswered,
     build_dialogue,
     choose_style,
-    judge_all,
-    judge_questions,
-    judged_answers,
 )
-from specbench.models import LoadedModel, load
+from specbench.models import LoadedModel
 from specbench.planning import plan_methods
 from specbench.results import BASELINE, JudgeSpec, RunFolder
 from specbench.runner.record import Request
@@ -32,15 +29,21 @@ def judge_runs(
     max_tokens: int = 2048, **loading: Any,
 ) -> None:  # fmt: skip
     """Let a model, loaded once, rate the answers of runs that it has not rated; ``loading``: how to load it."""
-    say(f"loading {judge} …")
-    model = load(judge, **loading)
-    progress = Tenths(say, lambda done, total: f"judging answers, {done} of {total} …")
-    for run in runs:
+    from specbench.evals import JudgePrompts, judge_all, judge_questions, judged_answers
+
+    asked = []
+    for run in runs:  # before the judge is loaded, which takes time
         with RunFolder.reopen(run):
             read = read_run(run)
-            made = judged_answers(read.records, judge_questions(read.config.task, data_dir), JudgePrompts(data_dir))
-            with closing(LocalJudge(model, [answer.prompt for answer in made], max_tokens=max_tokens)) as who:
-                judge_all(run, who, made, progress)
+            questions = judge_questions(read.config.task, data_dir)
+            asked.append((run, judged_answers(read.records, questions, JudgePrompts(data_dir))))
+    say(f"loading {judge} …")
+    model = models.load(judge, **loading)
+    progress = Tenths(say, lambda done, total: f"judging answers, {done} of {total} …")
+    for run, made in asked:
+        texts = [answer.prompt for answer in made]
+        with RunFolder.reopen(run), closing(LocalJudge(model, texts, max_tokens=max_tokens)) as who:
+            judge_all(run, who, made, progress)
 
 
 class LocalJudge:

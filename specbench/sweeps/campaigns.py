@@ -32,6 +32,8 @@ from specbench.results import (
     Campaign,
     CampaignBlock,
     campaign_runs,
+    is_campaign,
+    read_campaign,
 )
 from specbench.runner import notes_of, printing_to
 from specbench.sweeps.grid import CONCURRENCY, Axis, read_axes
@@ -119,7 +121,7 @@ def run_campaign(plans: Sequence[CampaignPlan], name: str = "") -> Path:
     folder = plan.out / f"campaign-{safe_name(name)}"
     make_folder(folder)
     with sole_use(folder):
-        entries = [block.entry() for block in blocks]
+        entries = [_known(folder, block) for block in blocks]
         for at, block in enumerate(blocks):
             say(f"{at + 1} of {len(blocks)}: {block.label}")
             try:
@@ -132,6 +134,13 @@ def run_campaign(plans: Sequence[CampaignPlan], name: str = "") -> Path:
             _write(folder, entries)
         _add_columns(plan, blocks, folder, say)
     return folder
+
+
+def _known(folder: Path, block: Block) -> CampaignBlock:
+    """The block as recorded, with the sweep that an earlier command has made of it."""
+    before = read_campaign(folder).blocks if is_campaign(folder) else []
+    swept = [each.sweep for each in before if each.sweep.startswith(f"{block.folder}/")]
+    return block.entry().model_copy(update={"sweep": swept[0] if swept else ""})
 
 
 def _add_columns(plan: CampaignPlan, blocks: Sequence[Block], folder: Path, say: Callable[[str], None]) -> None:

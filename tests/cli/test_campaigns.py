@@ -166,7 +166,11 @@ def test_a_failed_block_leaves_the_others(
     ]  # fmt: skip
     monkeypatch.setattr("specbench.sweeps.campaigns.run_sweep", whole)
     cli.ok(*command)
-    assert all(block.sweep for block in read_campaign(only(tmp_path)).blocks)
+    finished = read_campaign(only(tmp_path)).blocks
+    assert all(block.sweep for block in finished)
+    monkeypatch.setattr("specbench.sweeps.campaigns.run_sweep", failing)
+    assert "no memory" in cli(*command).error
+    assert [block.sweep for block in read_campaign(only(tmp_path)).blocks] == [block.sweep for block in finished]
 
 
 def test_mistakes_are_found_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def test_a_dry_run_says_memory_hours_and_downloads(cli: Any, tmp_path: Path) -> 
     assert small["memory_bytes"] > 135e6 * 4
     (full,) = json.loads(cli.ok("reproduce", "jf", "fig-7a", "--dry-run", "--json").out)
     assert full["fetch"] == ["JacobiForcing/JacobiForcing_Coder_7B_v1"]
-    assert full["memory_bytes"] == 14e9
+    assert full["memory_bytes"] > 7e9 * 2  # 7B weights, at least in 16 bits
     assert "JacobiForcing" in cli.ok("reproduce", "jf", "fig-7a", "--dry-run").out.replace("\n", "")
 
 

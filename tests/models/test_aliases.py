@@ -24,7 +24,8 @@ from specbench.planning.resolving import resolve
 from specbench.planning.tasks import plan_tasks
 
 WEIGHTS = {"hub", "wheel", "adapter", "base", "tokenizer", "template"}
-FIELDS = {"title", "licence", "shape", "method", "options", "suits", "asks", "pickled", "tried", *WEIGHTS}
+FIELDS = {"title", "licence", "shape", "method", "options", "suits", "asks", "pickled", "tried", "pretraining_tokens",
+          *WEIGHTS}  # fmt: skip
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 ALIASES = names.aliases()
 

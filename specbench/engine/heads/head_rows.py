@@ -121,7 +121,7 @@ class HeadRows:
         """What these rows see; in a tree it has all draft rows so far, these last."""
         return self._see
 
-    @cached_property
+    @property  # not kept: the pieces hold the rows, and a cycle would keep the cache
     def pieces(self) -> Pieces:
         """Implementation of a layer's operations over these rows."""
         return self._around.pieces(self) if self._around.pieces else PLAIN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,12 +52,13 @@ class CpuHead(HeadKernels):
     """The C++ for those pieces of a head's layers that it supports."""
 
     def __init__(self, layers: Sequence[nn.Module], cache: StaticCache, ops: CpuOps) -> None:
-        self.work, self._structures, self._cache = ops.work, ops.structures, cache
-        self._aimed: HeadRows | None = None
+        self.work, self._structures, self._capacity = ops.work, ops.structures, cache.capacity
+        # Only the head's pass holds the cache, which is then freed with the pass at once.
+        self._aimed: weakref.ref[HeadRows] | None = None
         super().__init__(layers, cache)
 
-    def fuse(self, parts: Parts) -> CpuLayer:
-        return CpuLayer(self, self._structures.layer(parts, self._cache))
+    def fuse(self, parts: Parts, cache: StaticCache) -> CpuLayer:
+        return CpuLayer(self, self._structures.layer(parts, cache))
 
     def norm(self, norm: nn.Module, stream: Tensor, branch: Tensor | None) -> tuple[Tensor, Tensor]:
         if norm not in self._norms:
@@ -65,10 +67,10 @@ class CpuHead(HeadKernels):
 
     def aim(self, rows: HeadRows) -> None:
         """Compute the next layers over these rows."""
-        if rows is not self._aimed:
+        if self._aimed is None or rows is not self._aimed():
             *_, layout, start = rows.place(0)
-            self.work.aim(rows.seen, layout, self._cache.capacity, start=start, offset=rows.slots.start)
-            self._aimed = rows
+            self.work.aim(rows.seen, layout, self._capacity, start=start, offset=rows.slots.start)
+            self._aimed = weakref.ref(rows)
 
 
 class CpuLayer:

@@ -36,7 +36,7 @@ class OwnLayers(Forwards):
         head = model.get_output_embeddings()
         product = make.linear(plain_linear(head, "LM head"))
         norms = [(module, make.norm(norm_of(module))) for module in self._other_norms(model)]
-        self._structures, self._kept = (library.Layer * len(found))(*found), (make, cache)
+        self._structures, self._kept = (library.Layer * len(found))(*found), make  # the engine holds the cache
         self._work = library.Work(library.open_cpu_library())
         work = self._work
         self._forwards = [

@@ -37,11 +37,11 @@ class HeadKernels(Fusions[Piece]):
         super().__init__(PIECES)
         self._norms: dict[nn.Module, Any] = {}
         parts = [_parts(layer, cache) for layer in layers]
-        fused = [self.fuse(each) for each in parts]
+        fused = [self.fuse(each, cache) for each in parts]
         self.layers = {each.attention.index: layer for each, layer in zip(parts, fused, strict=True)}
         self.mlps = {each.mlp_module: layer for each, layer in zip(parts, fused, strict=True)}
 
-    def fuse(self, parts: Parts) -> Any:
+    def fuse(self, parts: Parts, cache: StaticCache) -> Any:
         """Return what computes a layer, with the methods of :class:`FusedLayer`."""
         if why := triton_fault(next(parts.mlp_module.parameters()).device):
             raise Unlike(why)
