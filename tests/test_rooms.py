@@ -39,11 +39,11 @@ BUDGETS = {
     "planning": 1925,  # options of logit processors, grammar files; lengths of contexts; rates of arrivals
     "profiling": 1150,  # counted experts
     "quality": 850,
-    "report": 11090,  # tables with two axes, reproductions, figures of papers; acceptance, waiting times, users; load
+    "report": 11130,  # tables with two axes, reproductions, figures of papers; acceptance, waiting times, users; load
     "results": 3865,  # campaigns; acceptance, percentiles, figures by length; logit processors; three other tools; load
     "runner": 5350,  # a judge of several runs; kept prefixes, grown prompts; biases and grammars; open-loop load
     "sweeps": 3060,  # campaigns; curves over the draft length
-    "training": 6475,
+    "training": 6490,
 }
 
 # Every module and every name of a door; the sandbox's child finds its neighbours by bare names, as it is run.

@@ -86,5 +86,5 @@ def file_settings(tasks: Sequence[str], settings: Sequence[str], file: Path | No
         info = registry.task(name).info
         needed = not (info.get("data") or info.get("sample"))  # found in --data-dir, or shipped with the task
         if needed and file is None and not any(setting.startswith(f"{name}.file=") for setting in settings):
-            raise UsageError(f"--task {name} needs --data-file FILE, a .jsonl file of prompts")
+            raise UsageError(f"--task {name} needs --data-file FILE; specbench list {name} says of what")
     return [f"{name}.file={file}" for name in chosen] if file is not None else []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +16,10 @@ from specbench.report.render.frames import column_meant
 from specbench.report.tables.cell import number
 from specbench.results import BASELINE
 
+_BUDGET = "max_new_tokens"
+
 #: Axes of every run; the options of methods are axes too.
-_AXES = ("model", "dtype", "device", "task", "temperature", "concurrency", "method")
+_AXES = ("model", "dtype", "device", "task", "temperature", "concurrency", _BUDGET, "method")
 
 #: Figures shown without --value, as far as a run has them, with heading, digits and factor.
 _FIGURES: Mapping[str, tuple[str, int, float]] = {
@@ -31,9 +34,9 @@ _FIGURES: Mapping[str, tuple[str, int, float]] = {
 _MOST = 8
 
 _LEGEND = (
-    "Bold: the best lossless one of its column, for each model. [low, high]: 95% interval. *: the interval of the speedup over AR "
-    "excludes 1. †: as fast as the fastest of its run within noise. ‡: some texts are not AR's. ?: the machine was "
-    "disturbed."
+    "Bold: the best of its column whose texts are AR's, for each model. [low, high]: 95% interval. *: the interval, and "
+    "that which holds jointly for all rows of the run, exclude 1. †: as fast as the fastest of its run within noise. "
+    "‡: some texts are not AR's. ?: the machine was disturbed."
 )
 
 
@@ -51,18 +54,19 @@ def crosstab(frame: pd.DataFrame, layout: Layout, title: str = "") -> Table:
 
     UsageError: an unknown axis or figure, or several rows of the frame in one cell.
     """
-    values = [_figure(frame, name) for name in layout.values]
+    values, without = [_figure(frame, name) for name in layout.values], list[str]()
     down, across = ([_axis(frame, name) for name in names] for names in (layout.rows, layout.columns))
     if twice := [name for name in down if name in across]:
         raise UsageError(f"cannot put {twice[0]} both down and across; name it once")
     if any(name.startswith("option_") for name in (*down, *across)):
         used = [name for name in (*down, *across) if name.startswith("option_")]
-        frame = frame[frame[used].notna().any(axis=1)]
+        has = frame[used].notna().any(axis=1)
+        without, frame = list(dict.fromkeys(frame["method"][~has])), frame[has]
         # A label repeats the options that are axes.
         frame = frame.assign(method=frame["method_name"])
     if not across and not layout.rows and frame["task"].nunique() > 1:
         across = ["task"]
-    others = [name for name in _AXES if name not in (*down, *across) and frame[name].nunique() > 1]
+    others = [name for name in _AXES if name not in (*down, *across) and _varies(frame, name)]
     down = [*(name for name in others if not layout.rows), *down, *(name for name in others if layout.rows)]
     down = down or [name for name in ("method",) if name not in across] or ["model"]
     tops, sides = _places(frame, across), _places(frame, down)
@@ -87,7 +91,14 @@ def crosstab(frame: pd.DataFrame, layout: Layout, title: str = "") -> Table:
         body.append(Row([*names, *filled], key=key))
     shown = [_FIGURES.get(value, (value,))[0] for value in values]
     heading = title or (f"{', '.join(shown)}" if len(values) == 1 else "")
-    return Table("crosstab", heading, columns, body, Source((), _LEGEND))
+    left_out = f" Left out, without these options: {', '.join(without)}." if without else ""
+    return Table("crosstab", heading, columns, body, Source((), _LEGEND + left_out))
+
+
+def _varies(frame: pd.DataFrame, name: str) -> bool:
+    """Whether an axis has several values; a budget counts only within a task, since tasks have their own."""
+    values = frame.groupby("task")[name].nunique().max() if name == _BUDGET else frame[name].nunique()
+    return bool(values > 1)
 
 
 def axes_of(frame: pd.DataFrame) -> list[str]:
@@ -143,6 +154,11 @@ def _cells(frame: pd.DataFrame, down: Sequence[str], across: Sequence[str]) -> _
     found: _Cells = {}
     for row in frame.to_dict("records"):
         place = _key(row, down), _key(row, across)
+        before = found.get(place)
+        if before and row["complete"] and before["complete"] and row["prompts"] != before["prompts"]:
+            raise UsageError(
+                f"cannot make a table: {found[place]['run']} and {row['run']} have other prompts; show each by itself"
+            )
         if place in found and not (row["method_name"] == BASELINE and found[place]["method_name"] == BASELINE):
             other = found[place]
             differ = [name for name in frame.columns if name.startswith("option_") and _differ(row[name], other[name])]
@@ -179,14 +195,22 @@ def _best(
                     and cells[side, top]["lossless"] != "lossy"
                     and not pd.isna(cells[side, top][value])
                 }
-                if len(known) > 1:
-                    end = (min if _lower_is_better(value) else max)(known.values())
+                end_of = _end_of(value)
+                if len(known) > 1 and end_of is not None:
+                    end = end_of(known.values())
                     found |= {(side, top, value) for side, each in known.items() if each == end}
     return found
 
 
-def _lower_is_better(value: str) -> bool:
-    return value.endswith(("_s", "_bytes")) and not value.endswith("tok_s")
+def _end_of(value: str) -> Callable[[Iterable[float]], float] | None:
+    """The end of a figure's values that is best; None where neither is known to be."""
+    if (
+        value in _FIGURES
+        or value.startswith(("quality_", "accuracy", "speedup", "e2e_speedup"))
+        or value.endswith("tok_s")
+    ):
+        return max
+    return min if re.search(r"_s(_p\d+|_median)?$|_median_s$|_bytes$", value) else None
 
 
 def _cell(row: Mapping[Any, Any] | None, value: str) -> Cell:

@@ -122,6 +122,10 @@ def run_campaign(plans: Sequence[CampaignPlan], name: str = "") -> Path:
     make_folder(folder)
     with sole_use(folder):
         entries = [_known(folder, block) for block in blocks]
+        if not plan.file:  # the blocks of a command with other models, tasks or methods stay
+            swept = {entry.sweep for entry in entries}
+            entries += [each for each in _recorded(folder) if each.sweep and each.sweep not in swept]
+        _write(folder, entries)
         for at, block in enumerate(blocks):
             say(f"{at + 1} of {len(blocks)}: {block.label}")
             try:
@@ -136,10 +140,13 @@ def run_campaign(plans: Sequence[CampaignPlan], name: str = "") -> Path:
     return folder
 
 
+def _recorded(folder: Path) -> Sequence[CampaignBlock]:
+    return read_campaign(folder).blocks if is_campaign(folder) else ()
+
+
 def _known(folder: Path, block: Block) -> CampaignBlock:
     """The block as recorded, with the sweep that an earlier command has made of it."""
-    before = read_campaign(folder).blocks if is_campaign(folder) else []
-    swept = [each.sweep for each in before if each.sweep.startswith(f"{block.folder}/")]
+    swept = [each.sweep for each in _recorded(folder) if each.sweep.startswith(f"{block.folder}/")]
     return block.entry().model_copy(update={"sweep": swept[0] if swept else ""})
 
 

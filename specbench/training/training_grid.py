@@ -127,7 +127,11 @@ class Cells:
         if base.trajectories is not None and self._states:
             raise UsageError("cannot sweep trainings on given trajectories: the sweep makes its own; give the answers")
         if base.given:
-            check_given(base, self._recipe)
+            try:
+                check_given(base, self._recipe)
+            except UsageError as error:
+                flags = str(error).replace("--given", "--train-given").replace("--prompts", "--train-prompts")
+                raise UsageError(flags) from None
         if not base.sets and base.answers is None:
             raise UsageError(
                 "cannot train: there are no training prompts or answers; give --train-prompts gsm8k-train, for "

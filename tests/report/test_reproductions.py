@@ -73,7 +73,7 @@ def coder(tmp_path: Path) -> list[Path]:
         config = config.model_copy(
             update={"model": model, "methods": methods, "task": config.task.model_copy(update={"name": task})}
         )
-        ended = {"finish_reason": "stop"}  # Jacobi Forcing counts answers that ended
+        ended: dict[str, Any] = {"finish_reason": "stop"}  # Jacobi Forcing counts answers that ended
         drafted = answers("jf", 24, decode_s=0.24, target_forwards=forwards, **ended)
         records = [*answers("ar", 24, decode_s=0.72, **ended), *drafted]
         made.append(folder(tmp_path / task, config, records, lossless={"jf": EXACT}))

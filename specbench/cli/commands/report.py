@@ -21,7 +21,10 @@ def report(
     ),
     claims: bool = typer.Option(False, "--claims", help="Add published figures of the same methods."),
     to: str | None = typer.Option(
-        None, "--to", help="One table instead of a page, a row per request: csv, json, md or latex.", metavar="FORMAT"
+        None,
+        "--to",
+        help="One table instead of a page, a row per request: csv, json, md or latex; html with --rows.",
+        metavar="FORMAT",
     ),
     summary: bool = typer.Option(False, "--summary", help="With --to: a row per method instead of one per request."),
     positions: bool = typer.Option(
@@ -49,6 +52,10 @@ def report(
             raise UsageError("--definitions prints a table; leave out --claims, --to and --out")
         _define(runs, definitions.lower(), as_json)
         return
+    if to is not None and out is not None and out.is_dir():
+        raise UsageError(
+            f"--out {out} is a folder, and --to {to} writes one file; name one, as in {out / f'runs.{to}'}"
+        )
     if rows is not None or value is not None:
         if to is None or summary or positions:
             raise UsageError("--rows and --value make a table; add --to latex, md, html or csv, and nothing else")
@@ -113,10 +120,6 @@ def _export(runs: list[Path], to: str, summary: bool, positions: bool, columns: 
     """Write runs as one table in long format to a file or to stdout."""
     from specbench.report import export_tables
 
-    if out is not None and out.is_dir():
-        raise UsageError(
-            f"--out {out} is a folder, and --to {to} writes one file; name one, as in {out / f'runs.{to}'}"
-        )
     if summary and positions:
         raise UsageError("--summary and --positions are two tables; write them one after the other")
     wanted = [] if columns is None else split_names(columns)

@@ -117,7 +117,8 @@ def column_meant(name: str, columns: Iterable[str]) -> str:
     """The column of a figure by its name or a usual name of it, such as TPF; UsageError if there is none."""
     known = list(columns)
     words = "".join(each for each in name.lower() if each.isalnum())
-    found = next((column for column, others in _MEANT.items() if words in others and column in known), name)
+    meant = (column for column, others in _MEANT.items() if words in others and column in known)
+    found = name if name in known else next(meant, name)
     if found not in known:
         raise unknown_name("figure", one_line(name, 80), known, "in --value")
     return found
