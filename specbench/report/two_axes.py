@@ -35,8 +35,8 @@ _MOST = 8
 
 _LEGEND = (
     "Bold: the best of its column whose texts are AR's, for each model. [low, high]: 95% interval. *: the interval, and "
-    "that which holds jointly for all rows of the run, exclude 1. †: as fast as the fastest of its run within noise. "
-    "‡: some texts are not AR's. ?: the machine was disturbed."
+    "that which holds jointly for all rows of the run, exclude 1. †: as fast as the fastest of its run within "
+    "noise. ‡: some texts are not AR's. ?: the machine was disturbed."
 )
 
 
