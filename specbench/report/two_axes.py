@@ -34,8 +34,8 @@ _FIGURES: Mapping[str, tuple[str, int, float]] = {
 _MOST = 8
 
 _LEGEND = (
-    "Bold: the best of its column whose texts are AR's, for each model. [low, high]: 95% interval. *: the interval, and "
-    "that which holds jointly for all rows of the run, exclude 1. †: as fast as the fastest of its run within "
+    "Bold: the best of its column whose texts are AR's, for each model. [low, high]: 95% interval. *: it, and "
+    "the interval that holds jointly for all rows of the run, exclude 1. †: as fast as the fastest of its run within "
     "noise. ‡: some texts are not AR's. ?: the machine was disturbed."
 )
 
