@@ -19,7 +19,7 @@ OWN = {
             "model": "config:tiny", "method": ["jacobi", "pld"], "task": "humaneval", "limit": "2",
             "max-new-tokens": "4", "no-score": "true",
         },
-        small={"method": "pld"}, value=["tokens_per_forward"],
+        small={"method": "pld"}, value=["tokens_per_forward", "rating"],  # no judge is asked
     ),
     "fig-1": Reproduction(
         title="A picture", run={"model": "config:tiny", "method": "jacobi", "task": "humaneval", "max-new-tokens": "6"},

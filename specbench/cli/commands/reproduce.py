@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -120,7 +121,10 @@ def _show(made: Any, path: Path, runs: list[Path], as_json: bool) -> None:
         return
     console = output.stdout()
     console.print()
-    console.print(render_terminal([crosstab(load_methods(path), made.layout, made.title)]))
+    frame, layout = load_methods(path), made.layout
+    # Ratings are there only where a judge has been asked.
+    layout = replace(layout, values=[name for name in layout.values if name != "rating" or name in frame.columns])
+    console.print(render_terminal([crosstab(frame, layout, made.title)]))
     console.print()
     console.print(render_terminal(reproduction_report(made, found)))
     if is_campaign(path):
