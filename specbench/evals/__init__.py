@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from specbench.evals.lm_eval_tasks import AskingStyle as AskingStyle
     from specbench.evals.lm_eval_tasks import refusal as refusal
     from specbench.evals.message import Message as Message
+    from specbench.evals.message import ShareGptTurn as ShareGptTurn
     from specbench.evals.numbers import NUMBER as NUMBER
     from specbench.evals.numbers import ascii_numbers as ascii_numbers
     from specbench.evals.numbers import number_value as number_value

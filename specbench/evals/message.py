@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from specbench.common import UsageError, parse_json
+from specbench.common import Turn, UsageError, parse_json
 
 
 class Message(BaseModel):
@@ -75,3 +75,19 @@ def _with_arguments(call: Any) -> Any:
     if not isinstance(arguments, dict):
         raise ValueError(f"the arguments of tool call '{function['name']}' are not a JSON object; correct them")
     return {**call, "function": {**function, "arguments": arguments}}
+
+
+class ShareGptTurn(BaseModel):
+    """A turn of a conversation as ShareGPT's files have it; a speaker with another name is a model."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    speaker: str = Field(alias="from")
+    value: str
+
+    @property
+    def turn(self) -> Turn:
+        """The turn with its role in a chat template."""
+        if self.speaker == "system":
+            return "system", self.value
+        return "user" if self.speaker in ("human", "user") else "assistant", self.value

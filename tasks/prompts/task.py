@@ -13,6 +13,7 @@ from specbench.evals import (
     STYLE_HELP,
     Message,
     OwnFileOptions,
+    ShareGptTurn,
     Style,
     Unscored,
     build_dialogue,
@@ -22,7 +23,6 @@ from specbench.evals import (
 )
 
 _FORMS = ("prompt", "messages", "turns", "conversations")
-_USER = ("human", "user")  # names of the user in ShareGPT; any other speaker is a model
 
 
 class Options(OwnFileOptions):
@@ -33,15 +33,6 @@ class Options(OwnFileOptions):
         "own",
         help="answers in the history of later turns: the method's own, or AR's, so that all methods get the same input",
     )
-
-
-class ShareGptTurn(BaseModel):
-    """A turn of a conversation in ShareGPT's format."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
-
-    speaker: str = Field(alias="from")
-    value: str
 
 
 class Row(BaseModel):
@@ -71,7 +62,7 @@ class Row(BaseModel):
             opens = self.conversations[0].speaker == "system"
             if opens and self.system is not None:
                 raise ValueError("one system message at most, and it comes first")
-            speakers = [turn.speaker in _USER for turn in self.conversations[opens:]]
+            speakers = [turn.turn[0] == "user" for turn in self.conversations[opens:]]
             if not speakers or speakers != [at % 2 == 0 for at in range(len(speakers))]:
                 raise ValueError("'conversations' is one of turns, the user's first, then a model's, and so on")
         for field, text in _texts(self):
@@ -90,7 +81,7 @@ class Row(BaseModel):
     def asked(self) -> list[str]:
         """User turns to be answered one by one. Published answers of another model are not used."""
         if self.conversations is not None:
-            return [turn.value for turn in self.conversations if turn.speaker in _USER]
+            return [turn.value for turn in self.conversations if turn.turn[0] == "user"]
         return self.turns or []
 
     @property
@@ -109,7 +100,7 @@ def _texts(row: Row) -> Iterator[tuple[str, str]]:
         yield "prompt", row.prompt
     yield from ((f"turns.{number}", text) for number, text in enumerate(row.turns or ()))
     for number, turn in enumerate(row.conversations or ()):
-        if turn.speaker in _USER:
+        if turn.turn[0] == "user":
             yield f"conversations.{number}.value", turn.value
     for number, message in enumerate(row.messages or ()):
         if message.role not in ("system", "tool") and not message.tool_calls:

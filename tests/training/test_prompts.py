@@ -94,3 +94,6 @@ def test_of_sharegpts_conversations_the_first_question_is_asked(tmp_path: Path) 
     ]
     assert [prompt.history for prompt in found] == [(), (("system", "Be brief."),)]
     assert not has_answers(file)
+    file.write_text("[]")
+    with pytest.raises(UsageError, match="no prompts"):
+        training_prompts([str(file)], chat=True)

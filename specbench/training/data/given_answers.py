@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from specbench.common import Prompt, SpecbenchError, Turn, UsageError, one_line
-from specbench.evals import build_dialogue, choose_style, digest, each_row, file_stem, row_place
+from specbench.evals import ShareGptTurn, build_dialogue, choose_style, digest, each_row, file_stem, row_place
 from specbench.training.recipe import Text
 
 if TYPE_CHECKING:
@@ -53,22 +53,6 @@ class _Message(BaseModel):
 
     role: Literal["system", "user", "assistant"]
     content: str
-
-
-class ShareGptTurn(BaseModel):
-    """A turn of a conversation as ShareGPT's files have it."""
-
-    model_config = ConfigDict(strict=True)
-
-    speaker: Literal["system", "human", "user", "gpt", "chatgpt", "assistant", "bing", "bard"] = Field(alias="from")
-    value: str
-
-    @property
-    def turn(self) -> Turn:
-        """The turn with its role in a chat template."""
-        if self.speaker == "system":
-            return "system", self.value
-        return "user" if self.speaker in ("human", "user") else "assistant", self.value
 
 
 class GivenRow(BaseModel):
@@ -164,7 +148,8 @@ def sharegpt_prompts(path: Path, chat: bool) -> list[Prompt] | None:
     """
     found = []
     try:
-        next(each_row(path, _Conversation), None)
+        if next(each_row(path, _Conversation), None) is None:
+            return None
     except SpecbenchError:
         return None
     for number, row in each_row(path, _Conversation):
