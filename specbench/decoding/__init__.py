@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from specbench.decoding.drafts import Kind as Kind
     from specbench.decoding.drafts import NgramIndex as NgramIndex
     from specbench.decoding.drafts import Noise as Noise
+    from specbench.decoding.fill import Fill as Fill
+    from specbench.decoding.fill import FillDecoder as FillDecoder
+    from specbench.decoding.fill import FillResult as FillResult
     from specbench.decoding.head_decoder import Drafting as Drafting
     from specbench.decoding.head_decoder import HeadDecoder as HeadDecoder
     from specbench.decoding.head_decoder import HeadOptions as HeadOptions

@@ -266,6 +266,17 @@ class Method:
             return _count("max_rows", self.decoder.max_rows(self.options), least=1)
 
     @property
+    def fills(self) -> bool:
+        """Whether its decoders fill masked blocks (:mod:`specbench.decoding.fill`) instead of drafting trees."""
+        return callable(getattr(self.decoder, "fill", None))
+
+    @property
+    def entropy(self) -> bool:
+        """Whether its decoders, which fill blocks, need entropies."""
+        with plugins.plugin_call(self.who):
+            return bool(self.decoder.entropy(self.options))
+
+    @property
     def top_k(self) -> int:
         """Number of best tokens of each row that the decoders need."""
         with plugins.plugin_call(self.who):

@@ -42,7 +42,7 @@ _INTEGERS, _TRUTHS = frozenset({int}), frozenset({bool})
 _TEXTS, _NUMBERS = frozenset({str}), frozenset({float, type(None)})
 
 
-def _whole(what: str, values: Iterable[Any]) -> tuple[int, ...]:
+def as_integers(what: str, values: Iterable[Any]) -> tuple[int, ...]:
     """Convert integers to a tuple of Python ints."""
     found = tuple(values)
     if _INTEGERS.issuperset(map(type, found)):
@@ -172,11 +172,11 @@ class TokenTree:
 
     def __post_init__(self) -> None:
         fields = self.__dict__  # faster than the frozen dataclass's way of setting fields
-        tokens = fields["tokens"] = _whole("token", self.tokens)
+        tokens = fields["tokens"] = as_integers("token", self.tokens)
         rows = len(tokens)
         parents = self.parents
         if type(parents) is not range:
-            parents = fields["parents"] = _whole("parent", parents)
+            parents = fields["parents"] = as_integers("parent", parents)
         if self.accept is not None:
             fields["accept"] = _flags(self.accept)
         if rows == 0 or len(parents) != rows or (self.accept is not None and len(self.accept) != rows):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specbench.common import EnvironmentRefused, UsageError
-from specbench.decoding import BadTree, StepResult, TokenTree, TypicalAcceptance
+from specbench.decoding import BadTree, Fill, FillResult, StepResult, TokenTree, TypicalAcceptance
 from specbench.engine import graphs as capturing
 from specbench.engine import memory, memory_budget
 from specbench.engine.attention.choice import Attentions
@@ -22,7 +22,7 @@ from specbench.engine.layers.code import LayerBackend
 from specbench.engine.layers.skinny import SkinnyProducts
 from specbench.engine.layers.sums import WideSums
 from specbench.engine.loading import load_stepper
-from specbench.engine.pack import Batch, Forced
+from specbench.engine.pack import Batch, FillBatch, Forced
 from specbench.engine.phases import Phases
 from specbench.engine.program import unmarked
 from specbench.engine.sampler import Sampling
@@ -297,6 +297,48 @@ class Engine:
             if not memory.ran_out(error):
                 raise
             raise memory_budget.TreesTooLarge(f"out of memory in a step of {batch.rows:,} rows") from error
+
+    def fill(
+        self, passes: Mapping[int, Fill], *, entropy: bool = False, phases: Phases | None = None
+    ) -> dict[int, FillResult]:
+        """One forward over masked positions of several slots. A pass with more rows than a step may have runs alone.
+
+        Raises:
+            UsageError: the model or the sampling does not allow such passes, or a slot's cells are used up.
+        """
+        self._check_fills(passes)
+        small = {slot: each for slot, each in passes.items() if len(each) <= self._max_rows}
+        try:
+            found = {slot: self._eager.read(slot, each, entropy) for slot, each in passes.items() if slot not in small}
+            if small:
+                batch = FillBatch.of(small, self._eager.plain.vocabulary)
+                kind = self._eager.fill_kind(batch, entropy)
+                found |= (self._graphs or self._eager).fill(batch, kind, phases.mark if phases else unmarked)
+        except (RuntimeError, MemoryError) as error:
+            if not memory.ran_out(error):
+                raise
+            rows = sum(map(len, passes.values()))
+            raise memory_budget.TreesTooLarge(f"out of memory in a pass of {rows:,} rows") from error
+        return found
+
+    def _check_fills(self, passes: Mapping[int, Fill]) -> None:
+        """Raise the error that explains why a pass over masked positions cannot run."""
+        if self.cache.recurrent is not None or any(how.sight.limited for how in self.calls.layers.values()):
+            raise UsageError(
+                "cannot fill masked blocks with this model: some of its layers do not see the whole text; choose a "
+                "model with full attention in every layer"
+            )
+        if self.sampling.processes:
+            raise UsageError(
+                "cannot fill masked blocks with penalties, min-p, a logit bias or a grammar: they depend on a text "
+                "that has no gaps; leave them out"
+            )
+        for slot, each in passes.items():
+            self.length(slot)  # raises for a free slot
+            if each.start + len(each) + (len(each) if each.least > each.start else 0) >= self.cache.capacity:
+                raise UsageError(
+                    f"a sequence has reached the end of its cache of {self.capacity} tokens; raise its capacity"
+                )
 
     def _refuse(self, slot: int, tree: TokenTree) -> None:
         """Raise the error that explains why a tree cannot be stepped in a slot."""

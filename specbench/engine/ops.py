@@ -48,6 +48,16 @@ class TorchOps:
         reach = ancestors(parents.long())
         return Ancestry(reach.sum(-1) - 1, reach)
 
+    def spans(self, sees: Tensor, layout: Layout) -> tuple[Tensor, Ancestry]:
+        """Visibility of rows that each see the first ``sees`` [N] cells of their slot.
+
+        Returns (cells that all rows of a slot see [S], which of as many cells after these as there are rows each row
+        sees, as :class:`Ancestry` without depths).
+        """
+        text = shared_cells(sees, layout)
+        reach = (layout.rank < (sees - layout.of_rows(text))[:, None]) & (layout.slot[:, None] == layout.slot)
+        return text, Ancestry(torch.zeros_like(sees), reach & layout.real[:, None])
+
     def write(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, layout: Layout, lengths: Tensor) -> None:
         """Store a layer's new rows [1, heads, N, size] in the cells [S, heads, L, size] after ``lengths`` [S]."""
         cells = layout.cells(lengths, keys.shape[2])
@@ -147,6 +157,14 @@ class TorchOps:
 
 #: Type of every implementation.
 Ops = TorchOps
+
+
+def shared_cells(sees: Tensor, layout: Layout) -> Tensor:
+    """Fewest cells that a row of each slot sees, [S], from ``sees`` [N]; 0 for a slot without rows."""
+    seen = torch.where(layout.real, sees, torch.iinfo(sees.dtype).max)
+    least = torch.full_like(layout.count, torch.iinfo(sees.dtype).max, dtype=sees.dtype)
+    least = least.scatter_reduce(0, layout.owner, seen, "amin")
+    return torch.where(layout.count > 0, least, 0)
 
 
 def ancestors(parents: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain, repeat
+from itertools import accumulate, chain, repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specbench.decoding import COMPUTED, BadTree, StepResult, TokenTree
+from specbench.decoding import COMPUTED, BadTree, Fill, FillResult, StepResult, TokenTree
 from specbench.engine.block_verification import Verdict
 from specbench.engine.layout import Group, Layout, groups_of
 
@@ -120,8 +120,49 @@ class Batch:
         return (group._replace(causal=tree.is_chain),)
 
 
+@dataclass(frozen=True)
+class FillBatch:
+    """The passes over masked positions of a step, in the order of their slots; fields as of :class:`Batch`."""
+
+    passes: Mapping[int, Fill]
+    counts: Sequence[int]
+    first: Mapping[int, int]
+    rows: int
+    vocabulary: int = 0
+
+    @classmethod
+    def of(cls, passes: Mapping[int, Fill], vocabulary: int = 0) -> FillBatch:
+        ordered = {slot: passes[slot] for slot in sorted(passes)}
+        counts = [len(each) for each in ordered.values()]
+        first = dict(zip(ordered, accumulate(counts, initial=0), strict=False))
+        return cls(ordered, counts, first, sum(counts), vocabulary)
+
+    @property
+    def never(self) -> int | None:
+        """Token id that no pass predicts; the passes of a step come from one method and agree."""
+        return next(iter(self.passes.values())).never
+
+    def starts(self, slots: int) -> list[int]:
+        """Cell of the first row of each slot, 0 for a slot without a pass."""
+        return [self.passes[slot].start if slot in self.passes else 0 for slot in range(slots)]
+
+    def groups(self) -> tuple[Group, ...]:
+        """One group for each slot, for attention without a kernel."""
+        return tuple(
+            # All rows that see the same cells need no mask; otherwise each has a column for every row of its slot.
+            Group(slice(slot, slot + 1), slice(row, row + len(each)), each.most, exact=True)
+            if each.least == each.most
+            else Group(slice(slot, slot + 1), slice(row, row + len(each)), each.least + len(each))
+            for (slot, each), row in zip(self.passes.items(), self.first.values(), strict=True)
+        )
+
+
 class Fields(NamedTuple):
-    """Views of the parts of a step's input. N rows, S slots."""
+    """Views of the parts of a step's input. N rows, S slots.
+
+    A pass over masked positions has other contents in three of them: in ``parents`` the number of cells that each row
+    sees, in ``accept`` its position, and in ``lengths`` the cell of each slot's first row.
+    """
 
     tokens: Tensor  # int32 [N]
     parents: Tensor  # int32 [N], row of each row's parent; roots and padding rows are their own parents
@@ -149,27 +190,9 @@ def fill(
         BadTree: a token that is not in the model's vocabulary, or a parent that does not come before its child. On a
             GPU either one would be an illegal memory access, after which the process cannot use the GPU any more.
     """
-    slots, used = shape.slots, batch.rows
-    packed[:] = _blank(shape)
-    by_row, by_slot = np.split(packed, [5 * shape.of_rows])
-    by_row, by_slot = by_row.reshape(5, -1), by_slot.reshape(3, -1)[:, :slots]
-    tokens, parents, accept, instead, slot_of = by_row[:, :used]
-    starts, counts = [0] * slots, [0] * slots
-    for (slot, start), each in zip(batch.first.items(), batch.counts, strict=True):
-        starts[slot], counts[slot] = start, each
-    by_slot[:] = starts, counts, lengths
-    first, count = by_slot[:2]
-    trees = batch.trees.values()
-    try:
-        tokens[:] = _joined([tree.tokens for tree in trees], used)
-    except (OverflowError, TypeError, ValueError) as error:
-        raise BadTree(f"its tree has tokens that are not valid token ids ({error})") from None
-    if batch.vocabulary:
-        unsigned = tokens.view(np.uint32)  # negative ids become large
-        worst = int(unsigned[0] if used == 1 else unsigned.max())
-        if worst >= batch.vocabulary:
-            raise BadTree(f"its tree has token {worst - (worst >> 31 << 32)}, the model has {batch.vocabulary} tokens")
-    slot_of[:] = _every(slots).repeat(count)  # rows are in the order of slots
+    used, trees = batch.rows, batch.trees.values()
+    tokens, parents, accept, instead, first, count = _rows(packed, shape, batch, lengths)
+    _tokens(tokens, batch, trees)
     if used > len(trees):
         parents[:] = _joined([tree.parents for tree in trees], used)
         if len(trees) == 1:
@@ -185,6 +208,48 @@ def fill(
         accept[:] = _joined([repeat(1, len(tree)) if tree.accept is None else tree.accept for tree in trees], used)
     if forced:
         _force(instead, batch, forced)
+
+
+def fill_passes(packed: Ints, shape: Shape, batch: FillBatch) -> None:
+    """Write passes over masked positions into ``packed`` like :func:`fill`.
+
+    Raises:
+        BadTree: a token that is not in the model's vocabulary.
+    """
+    passes = batch.passes.values()
+    tokens, sees, positions, *_ = _rows(packed, shape, batch, batch.starts(shape.slots))
+    _tokens(tokens, batch, passes)
+    sees[:] = _joined([each.sees for each in passes], batch.rows)
+    positions[:] = _joined([each.positions for each in passes], batch.rows)
+
+
+def _rows(packed: Ints, shape: Shape, batch: Batch | FillBatch, lengths: Sequence[int]) -> tuple[Ints, ...]:
+    """Write which rows belong to which slot; return views (tokens, parents, accept, forced, first, count)."""
+    slots, used = shape.slots, batch.rows
+    packed[:] = _blank(shape)
+    by_row, by_slot = np.split(packed, [5 * shape.of_rows])
+    by_row, by_slot = by_row.reshape(5, -1), by_slot.reshape(3, -1)[:, :slots]
+    tokens, parents, accept, instead, slot_of = by_row[:, :used]
+    starts, counts = [0] * slots, [0] * slots
+    for (slot, start), each in zip(batch.first.items(), batch.counts, strict=True):
+        starts[slot], counts[slot] = start, each
+    by_slot[:] = starts, counts, lengths
+    first, count = by_slot[:2]
+    slot_of[:] = _every(slots).repeat(count)  # rows are in the order of slots
+    return tokens, parents, accept, instead, first, count
+
+
+def _tokens(tokens: Ints, batch: Batch | FillBatch, each: Iterable[TokenTree | Fill]) -> None:
+    """Write the tokens of all rows."""
+    try:
+        tokens[:] = _joined([one.tokens for one in each], batch.rows)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise BadTree(f"its tree has tokens that are not valid token ids ({error})") from None
+    if batch.vocabulary:
+        unsigned = tokens.view(np.uint32)  # negative ids become large
+        worst = int(unsigned[0] if batch.rows == 1 else unsigned.max())
+        if worst >= batch.vocabulary:
+            raise BadTree(f"its tree has token {worst - (worst >> 31 << 32)}, the model has {batch.vocabulary} tokens")
 
 
 def _force(instead: Ints, batch: Batch, forced: Forced) -> None:
@@ -240,6 +305,20 @@ def join(
     return torch.cat([part for part in parts if len(part)])
 
 
+def fill_outcome(shape: Shape, tokens: Tensor, scores: Tensor) -> Tensor:
+    """Return the output array of a pass over masked positions.
+
+    Args:
+        tokens: [n], predictions of the last n of the rows.
+        scores: float32 [n, 1 or 2]: their probabilities, and the entropies if they are needed.
+    """
+    before = shape.rows - len(tokens)
+    ids = torch.nn.functional.pad(tokens[:, None].expand(scores.shape), (0, 0, before, 0))
+    decided = tokens.new_zeros(shape.width_decided, dtype=torch.int32)
+    bits = torch.nn.functional.pad(scores, (0, 0, before, 0)).flatten().view(torch.int32)
+    return torch.cat([decided, ids.flatten().to(torch.int32), bits])
+
+
 def unjoin(packed: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(next_token, path, count, bonus) of an output array, as views."""
     by_row, by_slot = packed[: shape.width_decided].split([2 * shape.of_rows, 2 * shape.of_slots])
@@ -285,6 +364,17 @@ class Outcome:
                 next_tokens[:many] = [*map(int, tree.tokens[1:many]), last]
             emitted = [last] if many == 1 else [*[int(tree.tokens[row]) for row in path[1:]], last]
             found[slot] = StepResult(emitted, path, next_tokens, top, of_path, of_rows)
+        return found
+
+    def fills(self, batch: FillBatch) -> dict[int, FillResult]:
+        """Return the predictions of each slot's pass, from an array of :func:`fill_outcome`."""
+        ids, scores = self.packed[self.shape.width_decided :].reshape(2, self.shape.rows, self.top_k)
+        tokens, columns = ids[:, 0].tolist(), scores.view(np.float32).T.tolist()
+        found = {}
+        for slot, each in batch.passes.items():
+            end = batch.first[slot] + len(each)
+            rows = slice(end - (each.outputs or len(each)), end)
+            found[slot] = FillResult(tokens[rows], *(column[rows] for column in columns))
         return found
 
     def _tops(self, batch: Batch) -> Iterable[tuple[Tensor, Tensor]]:

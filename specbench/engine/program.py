@@ -109,6 +109,8 @@ class StepKind:
         tall: whether attention uses tiles of many rows of a sequence rather than of about one row.
         probabilities: whether to return the distribution of each row's next token; in greedy decoding at temperature 1.
         acceptance: rule that accepts drafts instead of exact acceptance; only above temperature 0.
+        fill: whether the rows are passes over masked positions; ``top_k`` is then 2 with entropies, else 1.
+        never: token id that such passes never predict; None allows all.
     """
 
     sampling: Sampling
@@ -119,6 +121,8 @@ class StepKind:
     tall: bool = True
     probabilities: bool = False
     acceptance: TypicalAcceptance | None = None
+    fill: bool = False
+    never: int | None = None
 
 
 class Computed(NamedTuple):
@@ -214,6 +218,53 @@ class Program:
         return Computed(outcome, hidden, None if probabilities is None else probabilities[0])
 
     @torch.inference_mode()
+    def fill(
+        self,
+        packed: Tensor,
+        shape: pack.Shape,
+        kind: StepKind,
+        cache: StaticCache,
+        backend: MakeBackend,
+        *,
+        groups: tuple[Group, ...] | None = None,
+        outputs: int | None = None,
+        mark: Mark = unmarked,
+    ) -> Computed:
+        """Run one forward over masked positions; arguments as of :meth:`run`.
+
+        ``outputs``: the rows, counted from the end, whose predictions are computed; None is all.
+        """
+        fields = pack.split(packed, shape, groups)
+        layout, sees, positions = fields.layout, fields.parents, fields.accept.long()
+        text, ancestry = self.ops.spans(sees, layout)
+        see = Visibility(layout, text.to(torch.int32), ancestry.depth, ancestry.rows, fields.lengths)
+        kept = outputs or len(positions)
+        found, row = [], len(positions) - kept
+        with self._pass(fields.tokens, positions, sees, fields.lengths, see, kept, cache, backend, mark) as (logits, _):
+            for some in logits:
+                found.append(self._confident(some, positions[None, row : row + some.shape[1]] + 1, kind))
+                row += some.shape[1]
+        mark("forward")
+        tokens, scores = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return Computed(pack.fill_outcome(shape, tokens, scores))
+
+    def _confident(self, logits: Tensor, positions: Tensor, kind: StepKind) -> tuple[Tensor, Tensor]:
+        """Predict the tokens of rows with ``logits`` [1, n, V]: (tokens [n], float32 [n, 1 or 2]) for
+        :func:`~specbench.engine.pack.fill_outcome`."""
+        if kind.never is not None:
+            logits = logits.index_fill(2, torch.tensor([kind.never], device=logits.device), -torch.inf)
+        kept = self.ops.filtered(logits, kind.sampling)
+        # The noise of a position is the same in every pass, so that a token changes only if its distribution does.
+        greedy = kind.sampling.greedy
+        tokens = kept.argmax(-1) if greedy else self.ops.draw(kept.clone(), positions, kind.sampling)
+        wide = kept.float()
+        logs = wide.gather(2, tokens.long()[:, :, None]) - wide.logsumexp(-1, keepdim=True)
+        scores = [logs.exp()]
+        if kind.top_k == 2:
+            scores.append(torch.special.entr(wide.softmax(-1)).sum(-1, keepdim=True))
+        return tokens[0].to(torch.int32), torch.cat(scores, dim=-1)[0]
+
+    @torch.inference_mode()
     def logits(
         self,
         packed: Tensor,
@@ -252,13 +303,36 @@ class Program:
             lead += len(head)
             tokens, parents, ancestry, layout = _prepend_prompt(head, tokens, parents, ancestry, layout)
         positions = layout.of_rows(fields.lengths) + ancestry.depth
+        see = Visibility(layout, fields.lengths, ancestry.depth, ancestry.rows)
+        with self._pass(
+            tokens, positions, parents, fields.lengths, see, kept, cache, backend, mark, taps, calls, lead
+        ) as found:
+            yield found
+
+    @contextmanager
+    def _pass(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        parents: Tensor,
+        starts: Tensor,
+        see: Visibility,
+        kept: int,
+        cache: Any,
+        backend: MakeBackend,
+        mark: Mark,
+        taps: tuple[int, ...] = (),
+        calls: Calls | None = None,
+        lead: int = 1,
+    ) -> Iterator[tuple[LogitChunks, list[Tensor]]]:
+        """Run the model over rows that are stored after ``starts`` [S] cells; yield the logits of the last ``kept``."""
         if self._last is not None:
             positions = positions.clamp(max=self._last)
-        cache.aim(layout, fields.lengths, self.ops, positions, parents, lead=lead)
-        step = backend(Visibility(layout, fields.lengths, ancestry.depth, ancestry.rows))
+        cache.aim(see.layout, starts, self.ops, positions, parents, lead=lead)
+        step = backend(see)
         mark("build")
         arguments = {
-            "input_ids": tokens[None],
+            "input_ids": tokens.long()[None],
             "position_ids": positions[None].long(),
             self._cache_name: cache,
             "use_cache": True,

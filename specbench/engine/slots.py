@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from specbench.engine.cache import StaticCache
+from specbench.engine.pack import FillBatch
 
 
 class Slots:
@@ -86,6 +87,12 @@ class Slots:
         if path[-1] != len(path) - 1:  # a path that is not already the first rows
             self.cache.commit(slot, start, path)
         self.lengths[slot] = start + len(path)
+
+    def keep(self, batch: FillBatch) -> None:
+        """Set how many cells hold finished text after a pass over masked positions."""
+        for slot, each in batch.passes.items():
+            if each.keep is not None:
+                self.lengths[slot] = each.keep
 
     @contextmanager
     def borrowed(self) -> Iterator[int]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.decoding import StepResult, TokenTree, TypicalAcceptance
+from specbench.decoding import Fill, FillResult, StepResult, TokenTree, TypicalAcceptance
 from specbench.engine import block_verification, pack
 from specbench.engine.attention.choice import Attentions
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket
@@ -20,8 +20,8 @@ from specbench.engine.fast_paths import reason
 from specbench.engine.graphs import Capture, CaptureFailed, Follower, LastProbabilities, StepGraph
 from specbench.engine.logits.processors import TextRows
 from specbench.engine.memory import ran_out
-from specbench.engine.pack import Batch, Forced, Outcome, Shape
-from specbench.engine.program import Mark, Program, StepKind, unmarked
+from specbench.engine.pack import Batch, FillBatch, Forced, Outcome, Shape
+from specbench.engine.program import Computed, Mark, Program, StepKind, unmarked
 from specbench.engine.sampler import Sampling
 from specbench.engine.slots import Slots
 
@@ -105,6 +105,61 @@ class EagerStepper:
         for slot, result in results.items():
             self.slots.commit(slot, lengths[slot], result.path)
         self._keep_states(batch, results)
+        mark("commit")
+        return results
+
+    def fill_kind(self, batch: FillBatch, entropy: bool) -> StepKind:
+        """Return the kind of a step of passes over masked positions."""
+        attention, tall = self.attentions.tree, self.attentions.tall(max(batch.counts))
+        return StepKind(
+            self._sampling, 2 if entropy else 1, attention=attention, tall=tall, fill=True, never=batch.never
+        )
+
+    def fill(self, batch: FillBatch, kind: StepKind, mark: Mark = unmarked) -> dict[int, FillResult]:
+        """Run one pass over masked positions and return the predictions for each slot."""
+        shape = self.shape(row_bucket(batch.rows) if self._padded else batch.rows, kind)
+        alone = len(batch.passes) == 1 and shape.rows == batch.rows
+        out = self.program.fill(
+            self._packed(batch, shape), shape, kind, self.slots.cache,
+            self.attentions.backend(kind.attention, kind.tall), groups=batch.groups(),
+            outputs=next(iter(batch.passes.values())).outputs if alone else None, mark=mark,
+        )  # fmt: skip
+        return self._filled(batch, out, shape, kind, mark)
+
+    def read(self, slot: int, text: Fill, entropy: bool = False) -> FillResult:
+        """Run a pass with any number of rows, such as that of a prompt, in parts of about :data:`PREFILL_CHUNK` rows.
+
+        A part ends where no row so far sees a later cell.
+        """
+        outputs = text.outputs or len(text)
+        ends, begin, most = [], 0, 0
+        for row, seen in enumerate(text.sees[: len(text) - outputs], 1):
+            most = max(most, seen)
+            if row - begin >= PREFILL_CHUNK and most <= text.start + row:
+                ends.append(row)
+                begin = row
+        kind, begin = StepKind(self._sampling, 2 if entropy else 1, fill=True, never=text.never), 0
+        for end in [*ends, len(text)]:
+            last = end == len(text)
+            part = Fill(
+                text.tokens[begin:end], text.positions[begin:end], text.start + begin, text.sees[begin:end],
+                keep=text.keep if last else None, outputs=outputs if last else 1,
+            )  # fmt: skip
+            batch, shape = FillBatch.of({slot: part}, self.plain.vocabulary), Shape(len(part), len(self.slots))
+            out = self.plain.fill(
+                self._packed(batch, shape), shape, kind, self.slots.cache, self.attentions.backend("reference"),
+                groups=batch.groups(), outputs=part.outputs,
+            )  # fmt: skip
+            result = self._filled(batch, out, shape, kind)
+            begin = end
+        return result[slot]
+
+    def _filled(
+        self, batch: FillBatch, out: Computed, shape: Shape, kind: StepKind, mark: Mark = unmarked
+    ) -> dict[int, FillResult]:
+        results = Outcome(out.outcome.cpu().numpy(), shape, kind.top_k).fills(batch)
+        mark("accept")
+        self.slots.keep(batch)
         mark("commit")
         return results
 
@@ -204,10 +259,24 @@ class EagerStepper:
         work()
         return work
 
-    def _packed(self, batch: Batch, shape: Shape, forced: Forced | None = None) -> Tensor:
+    def _packed(self, batch: Batch | FillBatch, shape: Shape, forced: Forced | None = None) -> Tensor:
         packed = np.empty(shape.width_in, dtype=np.int32)
-        pack.fill(packed, shape, batch, self.slots.cached, forced)
+        pack_batch(packed, shape, batch, self.slots.cached, forced)
         return torch.from_numpy(packed).to(self.slots.cache.device)
+
+
+def pack_batch(
+    packed: pack.Ints,
+    shape: Shape,
+    batch: Batch | FillBatch,
+    lengths: Sequence[int],
+    forced: Forced | None = None,
+) -> None:
+    """Write the input of a step, see :func:`specbench.engine.pack.fill`."""
+    if isinstance(batch, FillBatch):
+        pack.fill_passes(packed, shape, batch)
+    else:
+        pack.fill(packed, shape, batch, lengths, forced)
 
 
 @dataclass
@@ -268,7 +337,23 @@ class GraphStepper:
         mark("commit")
         return results
 
-    def _find(self, batch: Batch, kind: StepKind, lengths: list[int], forced: Forced | None) -> StepGraph | None:
+    def fill(self, batch: FillBatch, kind: StepKind, mark: Mark = unmarked) -> dict[int, FillResult]:
+        """Run one pass over masked positions and return the predictions for each slot."""
+        graph = self._find(batch, kind, (), None)
+        if graph is None:
+            return self._eager.fill(batch, kind, mark)
+        mark("build")
+        graph.launch()
+        mark("forward")
+        results = graph.outcome().fills(batch)
+        mark("accept")
+        self._eager.slots.keep(batch)
+        mark("commit")
+        return results
+
+    def _find(
+        self, batch: Batch | FillBatch, kind: StepKind, lengths: Sequence[int], forced: Forced | None
+    ) -> StepGraph | None:
         """Return the graph for a step, with its input filled in, or None if the step has to run eagerly."""
         if batch.rows > ROW_BUCKETS[-1] or self._eager.sampling.needs_text:
             return None
@@ -278,7 +363,7 @@ class GraphStepper:
             return None
         try:
             graph = self.graph(*key)
-            pack.fill(graph.input, graph.shape, batch, lengths, forced)
+            pack_batch(graph.input, graph.shape, batch, lengths, forced)
             if not graph.captured:  # with the real input: the warm-up run of the capture is then this step
                 self.capture_graph(graph)
                 self.captures.late += 1
@@ -298,7 +383,7 @@ class GraphStepper:
             shape = eager.shape(rows, kind)
             # Not a method of this object, which would make a reference cycle with its graphs.
             run = partial(
-                eager.program.run, shape=shape, kind=kind, cache=eager.slots.cache,
+                eager.program.fill if kind.fill else eager.program.run, shape=shape, kind=kind, cache=eager.slots.cache,
                 backend=eager.attentions.backend(kind.attention, kind.tall),
             )  # fmt: skip
             self.graphs[key] = StepGraph(run, shape, kind.top_k, self._device, self.capture, self._probabilities)

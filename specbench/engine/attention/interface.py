@@ -36,12 +36,15 @@ class Visibility:
         lengths: integer [S], cached tokens of each slot; the slot's rows are in the cells after them.
         depth: integer [N], number of ancestors of each row; a row's position is its slot's length + depth.
         rows: which rows each row may attend to, in the form of :class:`specbench.engine.ops.Ancestry`.
+        starts: integer [S], cell of each slot's first row; None: the one after ``lengths``. In a pass over masked
+            positions all rows may see further cells, their own among them: ``lengths`` are then these cells.
     """
 
     layout: Layout
     lengths: Tensor
     depth: Tensor
     rows: Tensor
+    starts: Tensor | None = None
 
 
 class Sight(NamedTuple):

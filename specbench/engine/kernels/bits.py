@@ -112,6 +112,14 @@ def tree_bits_by_torch(parents: Tensor, layout: Layout) -> tuple[Tensor, Tensor]
     return bits, depth
 
 
+def span_bits(columns: Tensor, layout: Layout) -> Tensor:
+    """int32 [N, W] like :func:`tree_bits`, where each row sees the first ``columns`` [N] rows of its slot."""
+    words = triton.cdiv(widest_slot(layout), WORD)
+    first = torch.arange(words, device=columns.device) * WORD
+    ones = (columns.long()[:, None] - first).clamp(0, WORD)
+    return ((1 << ones) - 1).to(torch.int32)
+
+
 def reach_of(bits: Tensor, layout: Layout) -> Tensor:
     """bool [N, N], element (i, j): row j is row i or one of its ancestors; meaningless for padding."""
     rank = layout.rank

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from specbench.engine.kernels.accept import accept_paths
 from specbench.engine.kernels.best import best, takes
-from specbench.engine.kernels.bits import MOST_ROWS, reach_of, tree_bits, tree_bits_by_torch, widest_slot
+from specbench.engine.kernels.bits import MOST_ROWS, reach_of, span_bits, tree_bits, tree_bits_by_torch, widest_slot
 from specbench.engine.kernels.filters import keep, limits_of
 from specbench.engine.kernels.kv import commit_rows, write_kv
 from specbench.engine.kernels.sample import Limits, choose
 from specbench.engine.kernels.take import take
 from specbench.engine.layout import Layout
-from specbench.engine.ops import Ancestry, Outcomes, TorchOps
+from specbench.engine.ops import Ancestry, Outcomes, TorchOps, shared_cells
 from specbench.engine.sampler import Sampling, filtered
 
 
@@ -37,6 +37,10 @@ class TritonOps(TorchOps):
         by_kernel = widest_slot(layout) <= MOST_ROWS
         bits, depth = tree_bits(parents, layout) if by_kernel else tree_bits_by_torch(parents, layout)
         return Ancestry(depth, bits)
+
+    def spans(self, sees: Tensor, layout: Layout) -> tuple[Tensor, Ancestry]:
+        text = shared_cells(sees, layout)
+        return text, Ancestry(torch.zeros_like(sees), span_bits(sees - layout.of_rows(text), layout))
 
     def write(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, layout: Layout, lengths: Tensor) -> None:
         write_kv(key, value, keys, values, layout, lengths)

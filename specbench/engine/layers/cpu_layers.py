@@ -83,7 +83,7 @@ class OwnLayers(Forwards):
 
     def _aim(self, step: Any) -> None:
         see = step.visibility
-        self._work.aim(see, see.layout, self._capacity)
+        self._work.aim(see, see.layout, self._capacity, start=see.starts)
         self._aimed, self._ready = step, {}
 
     def _other_norms(self, model: nn.Module) -> Iterator[nn.Module]:
