@@ -307,6 +307,9 @@ class Known:
         self._ended = time.perf_counter()
         return self._results
 
+    def fill(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("there are no results of passes over masked positions")
+
 
 def loop_seconds(trees: Mapping[int, TokenTree], results: Mapping[int, StepResult]) -> float:
     """Median seconds of the runner between two steps, with decoders that take no time."""

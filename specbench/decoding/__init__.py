@@ -7,6 +7,10 @@ from specbench.common.doors import door
 if TYPE_CHECKING:
     from specbench.common import Options as Options
     from specbench.common import option as option
+    from specbench.decoding.block_decoder import BlockDecoder as BlockDecoder
+    from specbench.decoding.block_decoder import FillOptions as FillOptions
+    from specbench.decoding.block_decoder import Prediction as Prediction
+    from specbench.decoding.block_decoder import mask_of as mask_of
     from specbench.decoding.convergence import State as State
     from specbench.decoding.convergence import fast_forwarded as fast_forwarded
     from specbench.decoding.convergence import prefix as prefix
@@ -34,6 +38,11 @@ if TYPE_CHECKING:
     from specbench.decoding.limits import confidence_option as confidence_option
     from specbench.decoding.limits import confident as confident
     from specbench.decoding.limits import stop_option as stop_option
+    from specbench.decoding.masked_text import MaskedText as MaskedText
+    from specbench.decoding.masked_text import above as above
+    from specbench.decoding.masked_text import best_of as best_of
+    from specbench.decoding.masked_text import block_ends as block_ends
+    from specbench.decoding.masked_text import even_shares as even_shares
     from specbench.decoding.pairs import MethodName as MethodName
     from specbench.decoding.pairs import fallback_option as fallback_option
     from specbench.decoding.pairs import pair_methods as pair_methods
@@ -44,6 +53,7 @@ if TYPE_CHECKING:
     from specbench.decoding.protocol import Method as Method
     from specbench.decoding.protocol import Target as Target
     from specbench.decoding.tree import COMPUTED as COMPUTED
+    from specbench.decoding.tree import FILLED as FILLED
     from specbench.decoding.tree import ORIGINS as ORIGINS
     from specbench.decoding.tree import BadTree as BadTree
     from specbench.decoding.tree import Branch as Branch

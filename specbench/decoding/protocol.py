@@ -14,8 +14,12 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any
 
-from specbench.common import Options, plugins
+from specbench.common import Options, UsageError, plugins
 from specbench.decoding.tree import Branch, StepResult, TokenTree, TypicalAcceptance
+
+
+def _no_mask_token() -> int:
+    raise UsageError("cannot fill masked blocks here: the mask token is not known; set the option mask")
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Target:
         warn: shows and records a warning, for example that a draft model was made for another target.
         measured: (name, function that measures) -> the result stored under that name: measured once on this machine, so
             that choices based on it are the same in every run.
+        mask_token: returns the id of the model's mask token; raises UsageError if it has none.
         once: (key, function that creates) -> the object created first for that key, so that rows of a run with the same
             weights load them once. Only one row decodes at a time.
     """
@@ -70,6 +75,7 @@ class Target:
     note: Callable[[Mapping[str, Any]], None] = lambda facts: None
     warn: Callable[[str], None] = lambda line: None
     measured: Callable[[str, Callable[[], Any]], Any] = lambda name, take: take()
+    mask_token: Callable[[], int] = _no_mask_token
     once: Callable[[Hashable, Callable[[], Any]], Any] = lambda key, make: make()
 
 
@@ -86,6 +92,7 @@ class Context:
         state: state that requests of a row pass on to later ones, see :meth:`Decoder.state`; None for a stateless
             method.
         slot: the sequence's slot in the target's engine; None if no engine decodes.
+        budget: most tokens of the answer; 0 if it is not known.
     """
 
     vocab_size: int
@@ -94,6 +101,7 @@ class Context:
     shared: Any = None
     state: Any = None
     slot: int | None = None
+    budget: int = 0
 
 
 class Decoder(ABC):

@@ -30,7 +30,10 @@ ORIGINS: Mapping[str, str] = {
     "adjacent": "tokens that the target found likely after the same token earlier",
     "head": "drafted by a head",
     "draft-model": "written by a draft model",
+    "filled": "predicted at a masked position",
 }
+#: Origin of tokens of a method that fills masked blocks.
+FILLED = "filled"
 
 
 class BadTree(UsageError, ValueError):

@@ -335,7 +335,7 @@ class Engine:
             )
         for slot, each in passes.items():
             self.length(slot)  # raises for a free slot
-            if each.start + len(each) + (len(each) if each.least > each.start else 0) >= self.cache.capacity:
+            if max(each.start, each.least) + len(each) >= self.cache.capacity:
                 raise UsageError(
                     f"a sequence has reached the end of its cache of {self.capacity} tokens; raise its capacity"
                 )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from numbers import Integral, Real
 
 from specbench.common import Activity, EnvironmentRefused, PluginFault, heartbeat, plugins
-from specbench.decoding import BadTree, Branch, Decoder, Method, StepResult, TokenTree
+from specbench.decoding import BadTree, Branch, Decoder, Fill, FillDecoder, FillResult, Method, StepResult, TokenTree
 from specbench.models import LoadedModel
 
 _ALL = (True, True)  # a tree without ``accept`` may have all its rows accepted
@@ -53,6 +53,34 @@ class CheckedDecoder:
         if type(tree) is not TokenTree or len(tree.tokens) > self._most or tree.tokens[0] != root:
             raise self._wrong(tree, root)
         return tree
+
+    def read(self, ids: Sequence[int]) -> Fill:
+        """The pass that reads the prompt, of a decoder that fills blocks."""
+        _SHARED[_AT] = _BEGIN
+        return self._filling(self._fills.read(tuple(ids)))
+
+    def fill(self) -> Fill:
+        """The next pass of a decoder that fills blocks."""
+        _SHARED[_AT] = _DRAFT
+        return self._filling(self._fills.fill())
+
+    def take(self, result: FillResult) -> list[int]:
+        """Pass a pass's result to the decoder; the answer's tokens that have become final."""
+        _SHARED[_AT] = _OBSERVE
+        tokens = [*self._fills.take(result)]
+        if not all(map(_is_whole, tokens)):
+            raise plugins.Refused(f"its tokens are {str(tokens)[:40]}, which are not token ids")
+        return tokens
+
+    @property
+    def _fills(self) -> FillDecoder:
+        assert isinstance(self._decoder, FillDecoder)
+        return self._decoder
+
+    def _filling(self, made: object) -> Fill:
+        if type(made) is not Fill:
+            raise plugins.Refused(f"it returned {type(made).__name__:.40}, not a Fill")
+        return made
 
     def rest(self, root: int) -> TokenTree:
         """The tree of a plain step: the root alone."""

@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from specbench.common import Activity, PluginFault, UsageError, heartbeat, plugins
-from specbench.decoding import Context, Method, StepResult, TokenTree, TypicalAcceptance
+from specbench.decoding import Context, Fill, FillResult, Method, StepResult, TokenTree, TypicalAcceptance
 from specbench.engine import Phases
 from specbench.hardware import GpuMeter
 from specbench.planning import Acceptance
@@ -31,7 +31,7 @@ from specbench.runner.governor import Governor
 from specbench.runner.record import ActiveRequest, Conversation, Request, make_record
 from specbench.runner.setup.arrivals import Due, OpenLoop, System
 from specbench.runner.stop import Output
-from specbench.runner.trace import verified
+from specbench.runner.trace import filled, verified
 
 Clock = Callable[[], int]  # nanoseconds
 T = TypeVar("T")
@@ -66,6 +66,9 @@ class SteppingEngine(Protocol):
         phases: Phases | None = None,
         forced: Mapping[int, Sequence[int]] | None = None,
     ) -> dict[int, StepResult]: ...
+    def fill(
+        self, passes: Mapping[int, Fill], *, entropy: bool = False, phases: Phases | None = None
+    ) -> dict[int, FillResult]: ...
 
 
 class Shared(Protocol):
@@ -241,6 +244,11 @@ class Runner:
         governor = self._governors.setdefault(method.label, Governor()) if method.stops else None
         wanted: dict[str, Any] = {"top_k": method.top_k, "taps": method.taps}
         of_steps = {**wanted, "acceptance": method.acceptance}
+        step = (
+            partial(self._fill, entropy=method.entropy)
+            if method.fills
+            else partial(self._step, wanted=of_steps, governor=governor)
+        )
         origin = self._now()
         queue = _Arriving(load.schedule(requests), len(requests), origin) if load else _Waiting(requests)
         try:
@@ -253,7 +261,7 @@ class Runner:
                     self._sleep(queue.wait_s(self._now()))
                     continue
                 if not any(each.ended for each in active):
-                    self._step(active, of_steps, governor)
+                    step(active)
                 ended = [each for each in active if each.ended]
                 if self._gpu:  # before the consumer has control, because the GPU rests then
                     for each in ended:
@@ -288,21 +296,27 @@ class Runner:
                 self._off_clock(partial(self._gpu.begin, slot))
             started = self._now()
             _CELLS[heartbeat.BEATS] += 1
-            tree = decoder.begin(request.ids)
-            _CELLS[heartbeat.AT] = Activity.FORWARD
-            result = self._engine.prefill(slot, request.ids[request.prefix :], tree, **wanted)
-            if request.prefix and result.hidden is not None:
-                result = replace(result, hidden=torch.cat([conversation.hidden[: request.prefix], result.hidden]))
-            emitted = tuple(result.emitted)
-            decoder.observe(result)
+            if method.fills:
+                text = decoder.read(request.ids)
+                _CELLS[heartbeat.AT] = Activity.FORWARD
+                emitted = tuple(decoder.take(self._engine.fill({slot: text}, entropy=method.entropy)[slot]))
+                hidden = None
+            else:
+                tree = decoder.begin(request.ids)
+                _CELLS[heartbeat.AT] = Activity.FORWARD
+                result = self._engine.prefill(slot, request.ids[request.prefix :], tree, **wanted)
+                if request.prefix and result.hidden is not None:
+                    result = replace(result, hidden=torch.cat([conversation.hidden[: request.prefix], result.hidden]))
+                emitted, hidden = tuple(result.emitted), result.hidden
+                decoder.observe(result)
             _CELLS[heartbeat.AT] = Activity.OURS
             now = self._now()
-            if conversation.waiting and result.hidden is not None:
-                conversation.hidden = self._off_clock(result.hidden[: len(request.ids)].clone)
+            if conversation.waiting and hidden is not None:
+                conversation.hidden = self._off_clock(hidden[: len(request.ids)].clone)
             active = ActiveRequest(
                 request, conversation, decoder, slot, Output(request.rule), acceptance, started, now, now
             )
-            active.output.extend(emitted)
+            active.first_tokens = active.output.extend(emitted)
         except BaseException:
             at = _CELLS[heartbeat.AT]
             with plugins.ignoring_faults():
@@ -340,15 +354,38 @@ class Runner:
             governor.saw(len(active), drafts, sum(len(emitted) for emitted, _ in decided), now - before)
         share = (now - before) / len(active)
         for each, (emitted, path) in zip(active, decided, strict=True):
-            each.gaps.append(now - each.last)
-            each.together = each.together or len(active) > 1
-            each.last = now
-            each.busy_decode += share
-            each.steps.append(share)
             if governor is not None and drafts:
                 each.drafted.append(len(each.accepted_lengths))
-            each.accepted_lengths.append(each.output.extend(emitted))
-            each.verified.append(verified(trees[each.slot], path, whole=self._trace))
+            each.step(now, share, len(active), emitted, verified(trees[each.slot], path, whole=self._trace))
+
+    def _fill(self, active: Sequence[ActiveRequest], entropy: bool) -> None:
+        """One pass over masked positions of all active requests; its time is shared equally among them.
+
+        A request without tokens so far is in its prefill until its first token is final: its passes until then count
+        for the time to the first token.
+        """
+        before = self._now()
+        phases = Phases(self._now, self._engine.settle) if self._trace else None
+        _CELLS[heartbeat.BEATS] += 1
+        passes = {each.slot: each.decoder.fill() for each in active}
+        if phases:
+            phases.mark("draft")
+        _CELLS[heartbeat.AT] = Activity.FORWARD
+        results = self._engine.fill(passes, entropy=entropy, phases=phases)
+        decided = [each.decoder.take(results[each.slot]) for each in active]
+        _CELLS[heartbeat.AT] = Activity.OURS
+        if phases:
+            phases.mark("observe")
+        now = self._now()
+        share = (now - before) / len(active)
+        for each, emitted in zip(active, decided, strict=True):
+            if not each.output.ids:
+                each.first = each.last = now
+                each.first_tokens = each.output.extend(emitted)
+                continue
+            for phase, spent in phases.spent.items() if phases else ():
+                each.spent.setdefault(phase, []).append(spent / len(active))
+            each.step(now, share, len(active), emitted, filled(len(passes[each.slot]), len(emitted)))
 
     def _forced(self, active: Sequence[ActiveRequest], trees: Mapping[int, TokenTree]) -> dict[str, Any]:
         """The step's ``forced`` for simulated acceptance; untimed, since no real decoder does this work."""

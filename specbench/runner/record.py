@@ -80,6 +80,7 @@ class ActiveRequest:
     started: int
     first: int
     last: int
+    first_tokens: int = 1  # kept when the first token was known
     gpu: GpuTrace | None = None
     busy_decode: float = 0
     accepted_lengths: list[int] = field(default_factory=list)
@@ -89,6 +90,16 @@ class ActiveRequest:
     drafted: list[int] = field(default_factory=list)  # with the option stop: the forwards, from 0, that verified drafts
     verified: list[Verified] = field(default_factory=list)
     spent: dict[str, list[float]] = field(default_factory=dict)
+
+    def step(self, now: int, share: float, sequences: int, emitted: Sequence[int], made: Verified) -> None:
+        """Count a forward that ended at ``now`` and served so many sequences; ``share``: this one's time of it."""
+        self.gaps.append(now - self.last)
+        self.together = self.together or sequences > 1
+        self.last = now
+        self.busy_decode += share
+        self.steps.append(share)
+        self.accepted_lengths.append(self.output.extend(emitted))
+        self.verified.append(made)
 
     @property
     def ended(self) -> bool:
@@ -109,7 +120,8 @@ def make_record(
     """
     request, output = done.request, done.output
     assert output.reason is not None
-    assert 1 + sum(done.accepted_lengths) == len(output.ids), "every kept token comes from the prefill or from one step"
+    kept = done.first_tokens + sum(done.accepted_lengths)
+    assert kept == len(output.ids), "every kept token comes from the prefill or from one step"
     branches, measures = done.decoder.branches(), done.decoder.measures(len(output.ids), output.reason != "length")
     if stops:
         branches = [replace(branch, step=done.drafted[branch.step]) for branch in branches]
@@ -118,6 +130,7 @@ def make_record(
     phases = {phase: [round(spent * _SECOND, 7) for spent in steps] for phase, steps in done.spent.items()}
     return RequestRecord(
         **answer_fields(label, request, output),
+        first_tokens=done.first_tokens,
         accepted_lengths=done.accepted_lengths,
         tree_rows=sum(step.rows for step in done.verified),
         target_forwards=len(done.accepted_lengths),
@@ -139,7 +152,7 @@ def make_record(
         branches=spread_branches(branches, len(done.accepted_lengths)) or None,
         measures=measures,
         gpu=done.gpu,
-        tokens=token_trace(output, done.accepted_lengths, done.verified),
+        tokens=token_trace(output, done.accepted_lengths, done.verified, done.first_tokens),
     )
 
 

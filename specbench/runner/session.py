@@ -103,13 +103,13 @@ class Session:
             raise ValueError("a session needs a method")
         self._heads: list[Mapping[str, Any]] = []  # facts about draft heads
         self.notes: list[str] = []
-        widest = max(methods, key=lambda method: method.max_rows)
+        widest = max(methods, key=_cells)
         try:
             self.engine = Engine(
                 model.model if weights is None else weights,
                 slots=slots,
                 capacity=capacity,
-                max_rows=widest.max_rows,
+                max_rows=_cells(widest),
                 sampling=self._sampling,
                 **vars(kernels),
             )
@@ -215,6 +215,8 @@ class Session:
         self.engine.sampling = self.sampling(temperature)
         for method in self.methods if methods is None else methods:
             self._assert_sound(method)
+            if method.fills:  # their few shapes are captured while they warm up
+                continue
             self.engine.prepare(
                 method.max_rows,
                 top_k=method.top_k,
@@ -315,12 +317,19 @@ class Session:
         """Random drafts depend on (seed, prompt, repeat, turn): reproducible, and the same for equal methods."""
         turn = f"/{request.turn}" if request.turn > 1 else ""
         rng = random.Random(f"{self._sampling.seed}/{request.prompt_id}/{request.repeat}{turn}")
-        return Context(self.model.vocab_size, self.model.pad_id, rng, state=self._states.of(label, request))
+        state = self._states.of(label, request)
+        return Context(self.model.vocab_size, self.model.pad_id, rng, state=state, budget=request.rule.budget)
 
     def _acceptance(self, label: str, request: Request) -> Acceptance | None:
         asked = self._simulated.get(label)
         seed = f"{self._sampling.seed}/{label}/{request.prompt_id}/{request.repeat}/{request.turn}"
         return Acceptance.of(asked, seed, self.model.vocab_size, self.model.stop_ids) if asked else None
+
+
+def _cells(method: Method) -> int:
+    """Cells that a step of a method may need after the text, as rows of a tree. A pass over masked positions may be
+    followed by as many empty cells, see :class:`specbench.engine.attention.interface.Visibility`."""
+    return 2 * method.max_rows if method.fills else method.max_rows
 
 
 def session_of(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from specbench.decoding import Branch, TokenTree
+from specbench.decoding import FILLED, Branch, TokenTree
 from specbench.results import BONUS, LETTERS, PREFILL, Draft, DraftedBranch, TokenTrace, acceptance_histogram
 from specbench.runner.stop import Decode, Output
 
@@ -32,6 +32,11 @@ def verified(tree: TokenTree, path: Sequence[int], *, whole: bool) -> Verified:
     return Verified(len(tree), tree.accept, origins, (tree, path) if whole else None)
 
 
+def filled(rows: int, tokens: int) -> Verified:
+    """The recorded part of a pass over ``rows`` masked positions after which ``tokens`` more are final."""
+    return Verified(rows, [True] + [False] * (rows - 1), [FILLED] * tokens, None)
+
+
 def acceptance(steps: Sequence[Verified]) -> dict[str, Any]:
     """The record's ``draft_tokens`` and ``acceptance_histogram``."""
     drafted = [(sum(step.accept) if step.accept else step.rows) - 1 for step in steps]
@@ -39,10 +44,12 @@ def acceptance(steps: Sequence[Verified]) -> dict[str, Any]:
     return {"draft_tokens": sum(drafted), "acceptance_histogram": acceptance_histogram(accepted)}
 
 
-def token_trace(output: Output, accepts: Sequence[int], steps: Sequence[Verified]) -> TokenTrace:
-    """The trace of a finished answer; ValueError if its drafts have more origins than there are letters."""
+def token_trace(output: Output, accepts: Sequence[int], steps: Sequence[Verified], first: int = 1) -> TokenTrace:
+    """The trace of a finished answer whose prefill emitted ``first`` tokens.
+
+    Raises ValueError if its drafts have more origins than there are letters."""
     letters = _Letters()
-    origins = [letters[PREFILL]]
+    origins = [letters[PREFILL]] * first
     for kept, step in zip(accepts, steps, strict=True):
         origins += [letters[word] for word in (*step.origins, BONUS)[:kept]]
     decode, text = output.rule.decode, output.text()

@@ -153,7 +153,7 @@ def test_samples_follow_the_position() -> None:
     made = Fill(list(range(12)), range(12), 0, [12] * 12)
     with attached(model, slots=2, capacity=64, max_rows=16, sampling=Sampling(temperature=1.0, seed=4)) as engine:
         slots = [engine.alloc(), engine.alloc()]
-        first = engine.fill({slot: made for slot in slots})
+        first = engine.fill(dict.fromkeys(slots, made))
         again = engine.fill({slots[0]: made})[slots[0]]
         logits = Dense(dense_twin(model)).run(made)
     assert first[slots[0]].tokens == first[slots[1]].tokens == again.tokens != logits.argmax(-1).tolist()

@@ -269,6 +269,9 @@ class ToyEngine:
         if phases:
             phases.mark(phase)
 
+    def fill(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("this engine has no model, so nothing predicts masked positions")
+
     def prefill(
         self, slot: int, ids: Sequence[int], tree: TokenTree | None = None, *, top_k: int = 0, taps: Any = ()
     ) -> StepResult:

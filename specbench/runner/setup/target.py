@@ -8,7 +8,7 @@ from typing import Any
 from specbench.common import SpecbenchError, UsageError, plugins
 from specbench.decoding import Target
 from specbench.engine import Engine
-from specbench.models import LoadedModel
+from specbench.models import LoadedModel, mask_token
 
 
 def no_draft_models(name: str) -> Any:
@@ -74,6 +74,7 @@ def target_of(
         note=note,
         warn=warn,
         measured=measured,
+        mask_token=lambda: mask_token(loaded.model.config, loaded.tokenizer),
         once=once,
     )
 

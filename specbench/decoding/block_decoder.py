@@ -1,0 +1,145 @@
+"""Base of block-diffusion decoders: blocks are filled one after the other, and a finished one is cached as it is.
+
+Blocks of equal size start at multiples of it, in the prompt too. A row sees its whole block and all blocks before it,
+so the cache of finished blocks is exact. The prompt's last, incomplete block is the beginning of the first filled one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from specbench.common import Options, UsageError, option
+from specbench.decoding.fill import Fill, FillDecoder, FillResult
+from specbench.decoding.masked_text import MaskedText, block_ends
+from specbench.decoding.protocol import Context, Target
+
+
+class FillOptions(Options):
+    """Options of every method that fills masked positions."""
+
+    mask: int | None = option(None, help="id of the mask token; default is the one that the model names", ge=0)
+
+
+class Prediction(NamedTuple):
+    """A row's prediction; ``entropy`` in nats, 0 if the method does not need it."""
+
+    token: int
+    probability: float
+    entropy: float = 0.0
+
+
+def mask_of(options: FillOptions, target: Target) -> int:
+    """The id of the mask token.
+
+    Raises:
+        UsageError: the model has no such token.
+    """
+    if options.mask is None:
+        return target.mask_token()
+    size = int(target.model.get_input_embeddings().weight.shape[0])
+    if options.mask >= size:
+        raise UsageError(f"mask={options.mask} is no token of this model, which has {size}; give a smaller id")
+    return options.mask
+
+
+class BlockDecoder(FillDecoder):
+    """See the module. ``context.shared`` is the id of the mask token.
+
+    Attributes:
+        shift: whether a row predicts the token after its own position. The first token of a block is then predicted by
+            the pass that stores the block before it.
+        text: prompt and answer.
+    """
+
+    shift: bool = False
+
+    def __init__(self, options: Any, context: Context) -> None:
+        self._size: int = options.block_size
+        self._mask: int = context.shared
+        self._begin = 0  # of the current block
+        self._stores = False  # whether the last pass stores a block
+        self._asked: Sequence[int] = ()  # positions that the last pass predicts
+        self._passes = 0
+
+    @staticmethod
+    def max_rows(options: Any) -> int:
+        return int(options.block_size)
+
+    @staticmethod
+    def prepare(options: Any, target: Target) -> int:
+        return mask_of(options, target)
+
+    @abstractmethod
+    def denoise(self, begin: int, end: int) -> Fill:
+        """Return the next pass over the block from ``begin`` to before ``end``, which has masked positions."""
+
+    @abstractmethod
+    def keep(self, predicted: Mapping[int, Prediction]) -> None:
+        """Fill masked positions of the text with some of the predictions, by position; at least one."""
+
+    def opened(self) -> None:
+        """A new block begins."""
+
+    def read(self, prompt: Sequence[int]) -> Fill:
+        self.text = MaskedText(prompt, self._mask)
+        whole = len(prompt) // self._size * self._size
+        if not whole:
+            self._open()
+            return self.fill()
+        self._begin, self._passes = whole - self._size, -1  # the prompt's pass does not count
+        return self._store(range(whole))
+
+    def fill(self) -> Fill:
+        begin, end = self._begin, self._begin + self._size
+        if not self.text.masked(begin, end):
+            return self._store(range(begin, end))
+        self._stores = False
+        return self.denoise(begin, end)
+
+    def take(self, result: FillResult) -> Sequence[int]:
+        self._passes += 1
+        rows = zip(result.tokens, result.probabilities, result.entropies or [0.0] * len(result.tokens), strict=True)
+        predicted = dict(zip(self._asked, map(Prediction._make, rows), strict=True))
+        if self._stores:
+            self._begin += self._size
+            if self.shift and len(self.text) == self._begin:
+                self.text.append(predicted[self._begin].token)
+            self._open()
+        else:
+            self.keep(predicted)
+        return self.text.final()
+
+    def rows(self, positions: Sequence[int], *, start: int, outputs: int | None = None) -> Fill:
+        """Return a pass over ``positions`` of the current block, stored from cell ``start`` on, of which the last
+        ``outputs`` predict (default: all)."""
+        end = self._begin + self._size
+        return self._pass(positions, start, [end] * len(positions), outputs)
+
+    def _pass(
+        self, positions: Sequence[int], start: int, sees: Sequence[int], outputs: int | None, keep: int | None = None
+    ) -> Fill:
+        self._asked = [position + self.shift for position in positions[-(outputs or len(positions)) :]]
+        tokens = [self.text.tokens[position] for position in positions]
+        return Fill(tokens, positions, start, sees, keep=keep, outputs=outputs, never=self._mask)
+
+    def _store(self, positions: range) -> Fill:
+        """The pass that stores finished blocks."""
+        self._stores = True
+        return self._pass(positions, positions.start, block_ends(positions, self._size), 1, keep=positions.stop)
+
+    def store_and_open(self) -> Fill:
+        """Return a pass that stores the finished block and is the first one over the next; only without shift."""
+        finished = range(self._begin, self._begin + self._size)
+        self._begin, self._stores = finished.stop, False
+        self._open()
+        rows = range(finished.start, finished.stop + self._size)
+        return self._pass(rows, rows.start, block_ends(rows, self._size), self._size, keep=finished.stop)
+
+    def _open(self) -> None:
+        self.text.extend_to(self._begin + self._size)
+        self.opened()
+
+    def measures(self, kept: int, stopped: bool) -> Mapping[str, float]:
+        return {"passes": self._passes / kept}
