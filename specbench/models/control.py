@@ -1,4 +1,4 @@
-"""Remove duplicated control tokens (start, end and role tokens) from prompts.
+"""Control tokens (start, end and role tokens): remove duplicated ones from prompts, find one that masks others.
 
 A tokenizer may add a start token to a text that already has one, and a template may end a turn whose text ends with the
 same token. Models were trained with one token in such places and answer worse to two.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
+
+from specbench.common import UsageError
 
 
 def control_ids(tokenizer: Any) -> frozenset[int]:
@@ -52,3 +54,28 @@ def without_doubles(
         kept += [token] * min(count, most)
         taken += [token] * (count - most)
     return kept, taken
+
+
+def mask_token(config: Any, tokenizer: Any) -> int:
+    """Return the id of the token that stands for an unknown one in block diffusion.
+
+    It is the model's own, named by its configuration or tokenizer, else the special token with the highest id that is
+    neither a start, end, padding or unknown token nor part of the chat template.
+
+    Raises:
+        UsageError: there is no such token.
+    """
+    for source in (config, tokenizer):
+        own = getattr(source, "mask_token_id", None)
+        if type(own) is int:
+            return own
+    used = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad", "unk")}
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    special = {at: str(token) for at, token in getattr(tokenizer, "added_tokens_decoder", {}).items() if token.special}
+    unused = [at for at, token in special.items() if at not in used and token not in template]
+    if not unused:
+        raise UsageError(
+            "cannot choose a mask token: neither config.json nor the tokenizer names one, and the tokenizer has no "
+            "unused special token; set mask to the id of a token that texts do not use"
+        )
+    return max(unused)
