@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from specbench.training.loop.on_policy import OnPolicyOptions as OnPolicyOptions
     from specbench.training.loop.stopping import Evaluation as Evaluation
     from specbench.training.loop.trainer import fit as fit
+    from specbench.training.objectives.attention_mask import BlockCausalMask as BlockCausalMask
     from specbench.training.objectives.consistency import ConsistencyLesson as ConsistencyLesson
     from specbench.training.objectives.distances import forward_kl as forward_kl
     from specbench.training.objectives.frozen import Frozen as Frozen
@@ -40,7 +41,11 @@ if TYPE_CHECKING:
     from specbench.training.objectives.losses import local_consistency as local_consistency
     from specbench.training.objectives.losses import mean_of_rows as mean_of_rows
     from specbench.training.objectives.losses import progressive_consistency as progressive_consistency
+    from specbench.training.objectives.packing import CLEAN as CLEAN
+    from specbench.training.objectives.packing import NOISY as NOISY
     from specbench.training.objectives.packing import ConsistencyCollator as ConsistencyCollator
+    from specbench.training.objectives.packing import Packed as Packed
+    from specbench.training.objectives.packing import stack as stack
     from specbench.training.objectives.scored_kl import scored_kl as scored_kl
     from specbench.training.objectives.scored_rows import autocast_weight as autocast_weight
     from specbench.training.objectives.scored_rows import score_chunks as score_chunks

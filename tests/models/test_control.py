@@ -1,4 +1,4 @@
-"""Duplicated control tokens are removed from prompts, whether the template or the text wrote the second one."""
+"""Duplicated control tokens are removed from prompts, whoever wrote the second one; an unused one masks others."""
 
 from __future__ import annotations
 
@@ -122,3 +122,23 @@ def test_unknown_words_and_padding_are_no_control_tokens() -> None:
         [7, 7, unknown, unknown, 1],
         [1, 1],
     )
+
+
+def test_a_mask_token_is_special_and_unused() -> None:
+    made = tokenizer(True, False, TEMPLATES["im"])
+    ids = {each: made.convert_tokens_to_ids(each) for each in (*ROLES, EOS)}
+    last = max(ids, key=lambda each: ids[each])
+    assert control.mask_token(None, made) == ids[last]
+    made.pad_token, made.unk_token = last, "[/INST]"
+    assert control.mask_token(None, made) == ids["<turn>"]
+    made.mask_token = EOS
+    assert control.mask_token(None, made) == ids[EOS]
+
+
+def test_smollm2_masks_with_a_token_of_no_text(smollm2: LoadedModel) -> None:
+    mask = control.mask_token(smollm2.model.config, smollm2.tokenizer)
+    weight = smollm2.model.get_input_embeddings().weight.detach()
+    written = weight[smollm2.tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])]
+    assert smollm2.tokenizer.convert_ids_to_tokens(mask) == "<empty_output>"
+    assert weight[mask].isfinite().all()
+    assert (written - weight[mask]).norm(dim=1).min() > 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from specbench.common import UsageError
 from specbench.models.loaded_model import LoadedModel
+from specbench.training.objectives.attention_mask import AttentionMask
 from specbench.training.objectives.packing import CLEAN, NOISY, Packed, Sample, pack
 from specbench.training.objectives.student import Student
 
@@ -65,7 +67,7 @@ def test_after_a_window_noisy_blocks_follow_the_clean_text(window: int) -> None:
     model = supported("qwen3")
     sample = texts(90)[0]
     packed = pack([sample])
-    noisy = of_stream(packed, Student(model).states(packed, window), 0, NOISY)
+    noisy = of_stream(packed, Student(model).states(packed, partial(AttentionMask, window=window)), 0, NOISY)
     for block in range(3):
         first, start, end = block // window * window * 4, block * 4, min(11, block * 4 + 4)
         text = [*sample.prompt, *sample.answer[:first], *sample.noisy[0][first:end]]

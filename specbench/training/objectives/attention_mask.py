@@ -1,6 +1,7 @@
-"""Attention masks of packed sequences: one rule, as a dense mask for SDPA and as a BlockMask for FlexAttention.
+"""Attention masks of packed sequences: a rule, as a dense mask for SDPA and as a BlockMask for FlexAttention.
 
-A token sees only tokens of its own sample at its own or earlier positions, and among these:
+In :class:`AttentionMask`, the rule of consistency training, a token sees only tokens of its own sample at its own or
+earlier positions, and among these:
 
 * the prompt;
 * its own stream: all of it, or for a noisy token the part in the same window of blocks;
@@ -39,16 +40,22 @@ class AttentionMask:
         Every column sees itself, padding too: attention over no columns would be NaN.
         """
         packed = self._packed
-        sample, place = packed.sample[row, query], packed.positions[row, query]
         mine, other = packed.stream[row, query], packed.stream[row, key]
         window, its = self._windows[row, query], self._windows[row, key]
-        before = (sample >= 0) & (packed.sample[row, key] == sample) & (packed.positions[row, key] <= place)
-        if self._reach is not None:
-            before = before & (packed.positions[row, key] > place - self._reach)
+        before = self._within_reach(row, query, key) & (packed.positions[row, key] <= packed.positions[row, query])
         noisy = mine > CLEAN
         own = (other == mine) & (~noisy | (its == window))
         past = noisy & (other == CLEAN) & (its < window)
         return (query == key) | (before & ((other == PROMPT) | own | past))
+
+    def _within_reach(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Return whether both columns belong to the same sample, and ``key`` is not before the sliding window."""
+        packed = self._packed
+        sample = packed.sample[row, query]
+        same = (sample >= 0) & (packed.sample[row, key] == sample)
+        if self._reach is None:
+            return same
+        return same & (packed.positions[row, key] > packed.positions[row, query] - self._reach)
 
     def dense(self) -> Tensor:
         """Return bool [B, 1, S, S], the mask that a transformers model takes with SDPA."""
@@ -65,3 +72,15 @@ class AttentionMask:
 
         rows, columns = self._packed.ids.shape
         return create_block_mask(rule, rows, None, columns, columns, device=str(self._packed.ids.device))
+
+
+class BlockCausalMask(AttentionMask):
+    """Attention mask of block diffusion: a token sees its whole block in its own stream, also the tokens after it, and
+    the clean text of earlier blocks. There are no windows, and prompts are in the clean stream."""
+
+    def sees(self, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        packed = self._packed
+        mine, other = packed.stream[row, query], packed.stream[row, key]
+        block, its = packed.block[row, query], packed.block[row, key]
+        seen = ((other == CLEAN) & (its < block)) | ((other == mine) & (its == block))
+        return (query == key) | (self._within_reach(row, query, key) & seen)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
+from specbench.training.objectives.attention_mask import AttentionMask
 from specbench.training.objectives.distances import Measure, forward_kl
 from specbench.training.objectives.frozen import Frozen
 from specbench.training.objectives.losses import Pairs, autoregressive, evaluate_losses, mean_of_rows
@@ -41,7 +43,7 @@ class ConsistencyLesson(nn.Module):
         super().__init__()
         self.model = model
         self._student = Student(model)
-        self._objective, self._window = objective, window
+        self._objective, self._mask = objective, partial(AttentionMask, window=window)
         self._ar_weight, self._include_prompt, self._smoothing = ar_weight, include_prompt, smoothing
         self._distance, self._frozen = distance, frozen
 
@@ -55,8 +57,8 @@ class ConsistencyLesson(nn.Module):
         """
         packed = Packed(**batch)
         pairs, targets = self._objective(packed), autoregressive(packed, self._include_prompt)
-        labels = self._frozen.labels(lambda target: target.states(packed, self._window)) if self._frozen else None
-        states = self._student.states(packed, self._window).flatten(0, 1)
+        labels = self._frozen.labels(lambda target: target.states(packed, self._mask)) if self._frozen else None
+        states = self._student.states(packed, self._mask).flatten(0, 1)
         scores, at_once = self._student.scores, self._student.rows_at_once
         found = evaluate_losses(scores, states, pairs, targets, self._smoothing, at_once, self._distance, labels)
         consistency = (found.divergence * pairs.shares).sum()

@@ -57,7 +57,8 @@ def cross_entropy(scores: Tensor, tokens: Tensor, smoothing: float = 0.0) -> Ten
         tokens: int64 [M].
         smoothing: ε; 0.1 in the released CLLM trainer, 0 in its paper.
     """
-    return functional.cross_entropy(scores.float(), tokens, reduction="none", label_smoothing=smoothing)
+    exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    return functional.cross_entropy(exact, tokens, reduction="none", label_smoothing=smoothing)
 
 
 @dataclass(frozen=True)

@@ -124,9 +124,17 @@ def pack(samples: Sequence[Sample], length: int = 0, multiple: int = 1) -> Packe
         if room is None:
             bins.append(room := [])
         room.append(at)
-    rows = [_sequence([(at, samples[at]) for at in sorted(row)]) for row in sorted(map(sorted, bins))]
+    return stack([_sequence([(at, samples[at]) for at in sorted(row)]) for row in sorted(map(sorted, bins))], multiple)
+
+
+def stack(rows: Sequence[Sequence[tuple[int, ...]]], multiple: int = 1) -> Packed:
+    """Return sequences of tokens, each with its attributes in :class:`Packed`'s order, as a batch padded at the ends.
+
+    Args:
+        multiple: see :func:`pack`.
+    """
     width = -(-max(map(len, rows)) // multiple) * multiple
-    filled = torch.tensor([row + [_FILLING] * (width - len(row)) for row in rows], dtype=torch.int64)
+    filled = torch.tensor([[*row, *[_FILLING] * (width - len(row))] for row in rows], dtype=torch.int64)
     return Packed(*filled.movedim(-1, 0).contiguous())
 
 

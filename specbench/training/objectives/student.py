@@ -5,6 +5,7 @@ The LM head is the largest matrix product of a small model, so it runs only on t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,8 +37,11 @@ class Student:
             )
         self._check()
 
-    def states(self, packed: Packed, window: int | None = None) -> Tensor:
+    def states(self, packed: Packed, mask: Callable[..., AttentionMask] = AttentionMask) -> Tensor:
         """Return the last states [B, S, H] of packed texts.
+
+        Args:
+            mask: called as ``mask(packed, reach=…)``, see :class:`AttentionMask`.
 
         Raises:
             UsageError: the model's attention does not take a mask.
@@ -45,7 +49,7 @@ class Student:
         found: Tensor = self._decoder(
             input_ids=packed.ids,
             position_ids=packed.positions,
-            attention_mask=self._masks(packed, window),
+            attention_mask=self._masks(packed, mask),
             use_cache=False,
         ).last_hidden_state
         return found
@@ -80,10 +84,10 @@ class Student:
         kinds = getattr(self._model.config.get_text_config(), "layer_types", None)
         return set(kinds or ["sliding_attention" if self._reach else "full_attention"])
 
-    def _masks(self, packed: Packed, window: int | None) -> Any:
+    def _masks(self, packed: Packed, mask: Callable[..., AttentionMask]) -> Any:
         """Return the model's ``attention_mask``; a mask per kind of layer where the model has several kinds."""
         masks = {
-            kind: self._mask(AttentionMask(packed, window, self._reach if kind == "sliding_attention" else None))
+            kind: self._mask(mask(packed, reach=self._reach if kind == "sliding_attention" else None))
             for kind in self._kinds
         }
         return masks if len(masks) > 1 else masks.popitem()[1]
