@@ -52,14 +52,14 @@ class Decoder(BlockDecoder):
         if first != self._first or self.text.masked(first, first + 1):
             self._first, self._cached = first, False
         if not caches:
-            return self.rows(range(begin, end), start=begin, outputs=end - first + before)
+            return self.of_block(range(begin, end), begin, end - first + before)
         if self._cached:
-            return self.rows(range(first, stop), start=end - size)
+            return self.of_block(range(first, stop), end - size)
         self._cached = True
         order = [*range(stop, end), *range(begin, stop)]
-        return self.rows(order, start=begin, outputs=size + before)
+        return self.of_block(order, begin, size + before)
 
-    def keep(self, predicted: Mapping[int, Prediction]) -> None:
+    def unmask(self, predicted: Mapping[int, Prediction]) -> None:
         masked = self.text.masked(self._first, self._first + self._options.sub_block)
         for at in above({at: predicted[at].probability for at in masked}, self._options.threshold):
             self.text.fill(at, predicted[at].token)

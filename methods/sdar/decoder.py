@@ -73,9 +73,9 @@ class Decoder(BlockDecoder):
         return super().fill()
 
     def denoise(self, begin: int, end: int) -> Fill:
-        return self.rows(range(begin, end), start=begin)
+        return self.of_block(range(begin, end), begin)
 
-    def keep(self, predicted: Mapping[int, Prediction]) -> None:
+    def unmask(self, predicted: Mapping[int, Prediction]) -> None:
         options = self._options
         masked = self.text.masked(min(predicted), max(predicted) + 1)
         # The first block has fewer masks than passes, and earlier passes may have kept more than their share.

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from specbench.common import option as option
     from specbench.decoding.block_decoder import BlockDecoder as BlockDecoder
     from specbench.decoding.block_decoder import FillOptions as FillOptions
+    from specbench.decoding.block_decoder import MaskedDecoder as MaskedDecoder
     from specbench.decoding.block_decoder import Prediction as Prediction
     from specbench.decoding.block_decoder import mask_of as mask_of
     from specbench.decoding.convergence import State as State

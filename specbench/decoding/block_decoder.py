@@ -1,7 +1,8 @@
-"""Base of block-diffusion decoders: blocks are filled one after the other, and a finished one is cached as it is.
+"""Bases of decoders that fill masked positions, and of block diffusion with an exact cache.
 
-Blocks of equal size start at multiples of it, in the prompt too. A row sees its whole block and all blocks before it,
-so the cache of finished blocks is exact. The prompt's last, incomplete block is the beginning of the first filled one.
+In block diffusion, blocks of equal size start at multiples of it, in the prompt too. A row sees its whole block and all
+blocks before it, so finished blocks are cached as they are. The prompt's last, incomplete block is the beginning of the
+first block that is filled.
 """
 
 from __future__ import annotations
@@ -44,24 +45,63 @@ def mask_of(options: FillOptions, target: Target) -> int:
     return options.mask
 
 
-class BlockDecoder(FillDecoder):
-    """See the module. ``context.shared`` is the id of the mask token.
+class MaskedDecoder(FillDecoder):
+    """Base of decoders that keep a :class:`~specbench.decoding.masked_text.MaskedText`.
 
     Attributes:
-        shift: whether a row predicts the token after its own position. The first token of a block is then predicted by
-            the pass that stores the block before it.
+        shift: whether a row predicts the token after its own position.
         text: prompt and answer.
     """
 
     shift: bool = False
 
-    def __init__(self, options: Any, context: Context) -> None:
-        self._size: int = options.block_size
-        self._mask: int = context.shared
-        self._begin = 0  # of the current block
-        self._stores = False  # whether the last pass stores a block
+    def __init__(self, mask: int) -> None:
+        self._mask = mask
         self._asked: Sequence[int] = ()  # positions that the last pass predicts
         self._passes = 0
+
+    def start(self, prompt: Sequence[int]) -> None:
+        """Begin a text."""
+        self.text = MaskedText(prompt, self._mask)
+
+    def rows(
+        self,
+        positions: Sequence[int],
+        start: int,
+        sees: Sequence[int],
+        outputs: int | None = None,
+        keep: int | None = None,
+    ) -> Fill:
+        """Return a pass over ``positions``, see :class:`~specbench.decoding.fill.Fill`."""
+        self._asked = [position + self.shift for position in positions[-(outputs or len(positions)) :]]
+        tokens = [self.text.tokens[position] for position in positions]
+        return Fill(tokens, positions, start, sees, keep=keep, outputs=outputs, never=self._mask)
+
+    def take(self, result: FillResult) -> Sequence[int]:
+        self._passes += 1
+        rows = zip(result.tokens, result.probabilities, result.entropies or [0.0] * len(result.tokens), strict=True)
+        self.keep(dict(zip(self._asked, map(Prediction._make, rows), strict=True)))
+        return self.text.final()
+
+    @abstractmethod
+    def keep(self, predicted: Mapping[int, Prediction]) -> None:
+        """Fill masked positions of the text with some of the predictions, by position."""
+
+    def measures(self, kept: int, stopped: bool) -> Mapping[str, float]:
+        return {"passes": self._passes / kept}
+
+
+class BlockDecoder(MaskedDecoder):
+    """Base of decoders with blocks at multiples of their size; ``context.shared`` is the id of the mask token.
+
+    With ``shift``, the pass that stores a block also predicts the first token of the next one.
+    """
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__(context.shared)
+        self._size: int = options.block_size
+        self._begin = 0  # of the current block
+        self._stores = False  # whether the last pass stores a block
 
     @staticmethod
     def max_rows(options: Any) -> int:
@@ -76,14 +116,14 @@ class BlockDecoder(FillDecoder):
         """Return the next pass over the block from ``begin`` to before ``end``, which has masked positions."""
 
     @abstractmethod
-    def keep(self, predicted: Mapping[int, Prediction]) -> None:
-        """Fill masked positions of the text with some of the predictions, by position; at least one."""
+    def unmask(self, predicted: Mapping[int, Prediction]) -> None:
+        """Fill masked positions of the block with some of the predictions, by position; at least one."""
 
     def opened(self) -> None:
         """A new block begins."""
 
     def read(self, prompt: Sequence[int]) -> Fill:
-        self.text = MaskedText(prompt, self._mask)
+        self.start(prompt)
         whole = len(prompt) // self._size * self._size
         if not whole:
             self._open()
@@ -98,36 +138,19 @@ class BlockDecoder(FillDecoder):
         self._stores = False
         return self.denoise(begin, end)
 
-    def take(self, result: FillResult) -> Sequence[int]:
-        self._passes += 1
-        rows = zip(result.tokens, result.probabilities, result.entropies or [0.0] * len(result.tokens), strict=True)
-        predicted = dict(zip(self._asked, map(Prediction._make, rows), strict=True))
-        if self._stores:
-            self._begin += self._size
-            if self.shift and len(self.text) == self._begin:
-                self.text.append(predicted[self._begin].token)
-            self._open()
-        else:
-            self.keep(predicted)
-        return self.text.final()
+    def keep(self, predicted: Mapping[int, Prediction]) -> None:
+        if not self._stores:
+            self.unmask(predicted)
+            return
+        self._begin += self._size
+        if self.shift and len(self.text) == self._begin:
+            self.text.append(predicted[self._begin].token)
+        self._open()
 
-    def rows(self, positions: Sequence[int], *, start: int, outputs: int | None = None) -> Fill:
+    def of_block(self, positions: Sequence[int], start: int, outputs: int | None = None) -> Fill:
         """Return a pass over ``positions`` of the current block, stored from cell ``start`` on, of which the last
         ``outputs`` predict (default: all)."""
-        end = self._begin + self._size
-        return self._pass(positions, start, [end] * len(positions), outputs)
-
-    def _pass(
-        self, positions: Sequence[int], start: int, sees: Sequence[int], outputs: int | None, keep: int | None = None
-    ) -> Fill:
-        self._asked = [position + self.shift for position in positions[-(outputs or len(positions)) :]]
-        tokens = [self.text.tokens[position] for position in positions]
-        return Fill(tokens, positions, start, sees, keep=keep, outputs=outputs, never=self._mask)
-
-    def _store(self, positions: range) -> Fill:
-        """The pass that stores finished blocks."""
-        self._stores = True
-        return self._pass(positions, positions.start, block_ends(positions, self._size), 1, keep=positions.stop)
+        return self.rows(positions, start, [self._begin + self._size] * len(positions), outputs)
 
     def store_and_open(self) -> Fill:
         """Return a pass that stores the finished block and is the first one over the next; only without shift."""
@@ -135,11 +158,13 @@ class BlockDecoder(FillDecoder):
         self._begin, self._stores = finished.stop, False
         self._open()
         rows = range(finished.start, finished.stop + self._size)
-        return self._pass(rows, rows.start, block_ends(rows, self._size), self._size, keep=finished.stop)
+        return self.rows(rows, rows.start, block_ends(rows, self._size), self._size, keep=finished.stop)
+
+    def _store(self, positions: range) -> Fill:
+        """The pass that stores finished blocks."""
+        self._stores = True
+        return self.rows(positions, positions.start, block_ends(positions, self._size), 1, keep=positions.stop)
 
     def _open(self) -> None:
         self.text.extend_to(self._begin + self._size)
         self.opened()
-
-    def measures(self, kept: int, stopped: bool) -> Mapping[str, float]:
-        return {"passes": self._passes / kept}

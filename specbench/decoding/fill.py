@@ -21,8 +21,8 @@ class Fill:
     """One forward over some positions of a text, whose keys and values are stored in cells of the sequence's cache.
 
     Row i is stored in cell ``start + i`` and sees the first ``sees[i]`` cells, rows of this pass among them. The order
-    of cells need not be that of positions, so a decoder may put the rows that it will repeat last. Rows must be ordered
-    such that a row sees at most i + 1 cells more than the row that sees fewest.
+    of cells need not be that of positions, so a decoder may put the rows that it will repeat last. One row may see at
+    most as many cells more than another as there are rows.
 
     Attributes:
         tokens: token ids, mask tokens included, shape [rows].
@@ -34,7 +34,7 @@ class Fill:
         never: token id that is never predicted, usually the mask token; None allows all.
 
     Raises:
-        ValueError: lengths or types are wrong, a row sees more cells than there are, or rows are in the wrong order.
+        ValueError: lengths or types are wrong, or a row sees more cells than there are.
     """
 
     tokens: Sequence[int]
@@ -58,8 +58,8 @@ class Fill:
             raise ValueError(
                 f"rows see 1 to {self.start + rows} cells, not {self.least} to {self.most}; later cells are empty"
             )
-        if self.most > self.least and any(seen - self.least > row + 1 for row, seen in enumerate(self.sees)):
-            raise ValueError("rows that see fewer cells come first")
+        if self.most - self.least > rows:
+            raise ValueError(f"rows may see at most {rows} cells more than each other, not {self.most - self.least}")
         if self.keep is not None and not 0 <= self.keep <= self.start + rows:
             raise ValueError(f"{self.keep} cells cannot be kept of {self.start + rows}")
         if self.outputs is not None and not 1 <= self.outputs <= rows:
@@ -72,6 +72,12 @@ class Fill:
     def least(self) -> int:
         """Cells that every row sees."""
         return min(self.sees)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether row i sees at most i + 1 cells more than every row sees, as kernels expect of a tree's rows."""
+        least = self.least
+        return self.most == least or all(seen - least <= row + 1 for row, seen in enumerate(self.sees))
 
     @property
     def most(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any
@@ -93,6 +93,7 @@ class Context:
             method.
         slot: the sequence's slot in the target's engine; None if no engine decodes.
         budget: most tokens of the answer; 0 if it is not known.
+        stops: token ids that end the answer.
     """
 
     vocab_size: int
@@ -102,6 +103,7 @@ class Context:
     state: Any = None
     slot: int | None = None
     budget: int = 0
+    stops: Collection[int] = ()
 
 
 class Decoder(ABC):

@@ -301,13 +301,15 @@ class Engine:
     def fill(
         self, passes: Mapping[int, Fill], *, entropy: bool = False, phases: Phases | None = None
     ) -> dict[int, FillResult]:
-        """One forward over masked positions of several slots. A pass with more rows than a step may have runs alone.
+        """One forward over masked positions of several slots.
+
+        A pass with more rows than a step may have, or with an order of rows that kernels do not expect, runs alone.
 
         Raises:
             UsageError: the model or the sampling does not allow such passes, or a slot's cells are used up.
         """
         self._check_fills(passes)
-        small = {slot: each for slot, each in passes.items() if len(each) <= self._max_rows}
+        small = {slot: each for slot, each in passes.items() if len(each) <= self._max_rows and each.ordered}
         try:
             found = {slot: self._eager.read(slot, each, entropy) for slot, each in passes.items() if slot not in small}
             if small:

@@ -317,8 +317,10 @@ class Session:
         """Random drafts depend on (seed, prompt, repeat, turn): reproducible, and the same for equal methods."""
         turn = f"/{request.turn}" if request.turn > 1 else ""
         rng = random.Random(f"{self._sampling.seed}/{request.prompt_id}/{request.repeat}{turn}")
-        state = self._states.of(label, request)
-        return Context(self.model.vocab_size, self.model.pad_id, rng, state=state, budget=request.rule.budget)
+        return Context(
+            self.model.vocab_size, self.model.pad_id, rng, state=self._states.of(label, request),
+            budget=request.rule.budget, stops=request.rule.stop_ids,
+        )  # fmt: skip
 
     def _acceptance(self, label: str, request: Request) -> Acceptance | None:
         asked = self._simulated.get(label)

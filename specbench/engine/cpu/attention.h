@@ -45,8 +45,9 @@ static void look(Sight& see) {
     const long slot = see.slot[row], first = see.first[slot] + slot * see.before;
     const long rank = see.before + row - see.first[slot];
     const uint8_t* mine = see.reach + (first + rank) * (see.rows + see.slots * see.before) + first;
+    const long all = see.before + see.count[slot];  // a row of a masked block may see later rows, without a gap
     long at = 0;
-    while (at <= rank && mine[at]) at++;
+    while (at < all && mine[at]) at++;
     see.run[row] = static_cast<int32_t>(at);
     for (; at <= rank; at++)
       if (mine[at]) see.rest[places++] = static_cast<int32_t>(at);
