@@ -84,7 +84,7 @@ class _Guess:
 
 
 class _Canvas:
-    """A text with masks, what is known of it, and the rows behind it."""
+    """A text with masks, the rows computed for it, and what each pass wrote."""
 
     def __init__(self, model: Any, prompt: Sequence[int], mask: int, stops: Collection[int], forbid_mask: bool) -> None:
         assert prompt
