@@ -17,7 +17,9 @@ class Options(FillOptions):
     """Options of Fast-dLLM v2."""
 
     block_size: int = option(32, "n", help="tokens of a block, as in the model's training", ge=1, le=256)
-    sub_block: int = option(8, "small", help="tokens of a sub-block, which is filled before the next one", ge=1, le=256)
+    sub_block: int = option(
+        8, "small", help="tokens of a sub-block, which is filled before the next one; at most a block", ge=1, le=256
+    )
     threshold: float = option(
         0.9, "t", help="a prediction is kept if its probability is above this; the best one always is", ge=0, le=1
     )
@@ -29,9 +31,14 @@ class Options(FillOptions):
 
     @model_validator(mode="after")
     def _whole_sub_blocks(self) -> Options:
-        if self.block_size % self.sub_block:
+        if self.block_size % self.part:
             raise ValueError(f"block_size {self.block_size} must be a multiple of sub_block {self.sub_block}")
         return self
+
+    @property
+    def part(self) -> int:
+        """Tokens of a sub-block."""
+        return min(self.sub_block, self.block_size)
 
 
 class Decoder(BlockDecoder):
@@ -46,7 +53,7 @@ class Decoder(BlockDecoder):
         self._cached = False  # whether the sub-block's rows are the last ones in the cache
 
     def denoise(self, begin: int, end: int) -> Fill:
-        size, caches = self._options.sub_block, self._options.block_cache
+        size, caches = self._options.part, self._options.block_cache
         first = begin + (self.text.masked(begin, end)[0] - begin) // size * size
         stop, before = first + size, min(1, first - begin)  # the row before the sub-block predicts its first token
         if first != self._first or self.text.masked(first, first + 1):
@@ -60,7 +67,7 @@ class Decoder(BlockDecoder):
         return self.of_block(order, begin, size + before)
 
     def unmask(self, predicted: Mapping[int, Prediction]) -> None:
-        masked = self.text.masked(self._first, self._first + self._options.sub_block)
+        masked = self.text.masked(self._first, self._first + self._options.part)
         for at in above({at: predicted[at].probability for at in masked}, self._options.threshold):
             self.text.fill(at, predicted[at].token)
 

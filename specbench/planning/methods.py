@@ -89,9 +89,12 @@ def runnable(model: str = "") -> list[str]:
 
 
 def plan_simulated(methods: Sequence[Method], specs: Sequence[str]) -> dict[str, SimulatedAcceptance]:
-    """Parse ``--simulate-acceptance``, see :func:`specbench.planning.simulation.parse`. AR is never simulated."""
+    """Parse ``--simulate-acceptance``, see :func:`specbench.planning.simulation.parse`.
+
+    AR and methods that fill masked blocks are never simulated."""
     rows = {method.label: method.max_rows for method in methods}
-    return parse_simulated(specs, rows, {method.label for method in methods if method.name == BASELINE})
+    never = {method.label for method in methods if method.name == BASELINE or method.fills}
+    return parse_simulated(specs, rows, never)
 
 
 #: Option that names weights and not how to draft, so presets never set it.

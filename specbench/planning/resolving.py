@@ -122,6 +122,7 @@ def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = Fal
     methods = expand(own, merged(given, bounds))
     for each in methods:
         each.check(plan.model)
+    _check_fills(plan, methods)
     arrivals = plan_load(plan)
     if arrivals and plan.keep_prefix:
         raise UsageError("cannot keep prefixes under load, where turns arrive apart; remove --keep-prefix or --rate")
@@ -148,6 +149,18 @@ def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = Fal
         tuple(warnings),
         arrivals,
     )
+
+
+def _check_fills(plan: Plan, methods: Sequence[Method]) -> None:
+    """Raise UsageError for options that methods which fill masked blocks do not support."""
+    label = next((method.label for method in methods if method.fills), None)
+    if label is None:
+        return
+    if processors := plan.sampling.processors:
+        flags = " ".join(f"--{name.replace('_', '-')}" for name in processors)
+        raise UsageError(f"{label} cannot use {flags}: it fills gaps in a text; remove it or the method")
+    if plan.keep_prefix:
+        raise UsageError(f"{label} reads every prompt from its start; remove --keep-prefix or the method")
 
 
 def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:

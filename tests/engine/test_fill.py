@@ -18,7 +18,7 @@ from specbench.engine import graphs
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 
-BACKENDS = [
+BACKENDS: list[dict[str, Any]] = [
     {"backend": "reference", "native": False},
     {"backend": "reference"},
     {"backend": "triton", "native": False},

@@ -451,6 +451,10 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"n": 6, "init": "uniform", "prefill_draft": False},
         {"n": 4, "window": "sliding", "prefill_draft": False},
     ],
+    "fast-dllm": [{"n": 4}, {"n": 4, "small": 2, "block_cache": True, "t": 0.3}],
+    "sdar": [{"fuse": True}, {"strategy": "entropy_bounded"}, {"strategy": "sequential", "steps": 2}],
+    "dllm": [{"n": 4, "cache": "dual", "shift": False}, {"n": 4, "cache": "prefix", "steps": 2}, {"score": "entropy"}],
+    "d2f": [{"n": 4, "t": 0.3}],
     "cllm": [{"n": 4}, {"n": 1}, {"n": 4, "init": "pad"}, {"n": 6, "init": "uniform"}],
     "medusa": [{"tree": "accum-logp", "depth": 2}],
     "lookahead": [
@@ -571,11 +575,13 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
     "dspark": {"head": "random", "width": 64, "budget": 96, "depth": 2},
     "eagle": {"head": "random", "width": 64, "budget": 96, "depth": 2},
     "mtp": {"head": "random", "width": 64, "budget": 96, "depth": 2},
+    **{name: {"mask": 5} for name in ("fast-dllm", "sdar", "dllm", "d2f")},
 }
 #: The part of it that presets leave open.
-_BARE = {
+_BARE: Mapping[str, Mapping[str, Any]] = {
     "sps": {"draft": "config:tiny"},
     **{name: {"head": "random"} for name in ("jetspec", "eagle3", "eagle", "mtp", "medusa", "dspark")},
+    **{name: {"mask": 5} for name in ("fast-dllm", "sdar", "dllm", "d2f")},
 }
 
 
@@ -609,6 +615,10 @@ ALL: dict[str, Method] = DEFAULTS | {
     for name in registry.methods()
     for options in OPTION_SETS.get(name, [])
 }
+
+
+#: Those that draft trees; the others fill masked blocks.
+TREES: dict[str, Method] = {key: method for key, method in ALL.items() if not method.fills}
 
 
 def lossless(methods: Mapping[str, Method]) -> dict[str, Method]:

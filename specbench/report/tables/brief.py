@@ -13,9 +13,9 @@ from specbench.report.document import Block, Source, Title, seen_on
 from specbench.report.tables.cell import name, number
 from specbench.report.tables.contexts import context_table
 from specbench.report.tables.latency import load_sentences, load_table, objective_lines
-from specbench.report.tables.notes import DETAIL, INVALID, LIMITED, Note, notes, rounded
+from specbench.report.tables.notes import DETAIL, INVALID, LIMITED, Note, gained, notes, rounded
 from specbench.report.tables.run_parts import judgment_report
-from specbench.report.tables.run_table import Finished, candidates, headline, not_judged
+from specbench.report.tables.run_table import Finished, candidates, headline, lossy_by_design, not_judged
 from specbench.report.tables.run_title import run_title, simulated_title
 from specbench.report.tables.text_quality import repetition_note
 from specbench.results import BASELINE
@@ -99,9 +99,10 @@ def _found(found: Finished) -> list[str]:
     summary = found.summary
     if found.config.load:
         return [f"Found: {line}" for line in load_sentences(summary)] + objective_lines(found.config.load, summary)
+    own = [_own_text(row) for row in summary.rows if lossy_by_design(row) and row.speedup and not row.failed]
     rows = candidates(found, withholding=False)
     if not rows:
-        return []
+        return own
     best, *others = sorted(rows, key=lambda row: -(row.speedup.value if row.speedup else 0.0))
     assert best.speedup is not None
     verdict = best.speedup.verdict.removeprefix(UNSURE)
@@ -119,7 +120,17 @@ def _found(found: Finished) -> list[str]:
         won = f"plain decoding ({BASELINE}) is the fastest; the best method, {name(best)}, has {figure}"
     else:
         won = f"no method is shown to be faster than plain decoding ({BASELINE}); the best, {name(best)}, has {figure}"
-    return [f"Found: {won}", f"Sure:  {'; '.join(_sure(summary, best, others))}"]
+    return [f"Found: {won}", f"Sure:  {'; '.join(_sure(summary, best, others))}", *own]
+
+
+def _own_text(row: MethodSummary) -> str:
+    """Speed and accuracy of a row whose method does not claim the baseline's text, so that it is never the fastest."""
+    assert row.speedup is not None
+    low, high = row.speedup.interval or (None, None)
+    interval = "" if low is None or high is None else f" [{number(low, 2)}, {number(high, 2)}]"
+    right = gained(row.accuracy_difference) if row.accuracy_difference else "its answers were not scored"
+    figure = f"{number(row.speedup.value, 2)}{interval} times {BASELINE}'s speed"
+    return f"Lossy: {name(row)} writes its own text at {figure}; {right}"
 
 
 def _title(run: Mapping[str, Any], row: MethodSummary) -> str:

@@ -107,8 +107,13 @@ def candidates(run: Any, *, withholding: bool = True) -> list[MethodSummary]:
     alike = {spec.label for spec in run.config.methods if same_precision(spec, run.config.model.dtype)}
     rows = [row for row in run.summary.rows if row.method not in (BASELINE, BASE) and not (row.simulated or row.again)]
     rows = [row for row in rows if row.speedup and row.method in alike and not row.failed]
-    rows = [row for row in rows if not (_is_lossy(row) and row.lossless_claimed is False)]
+    rows = [row for row in rows if not lossy_by_design(row)]
     return [row for row in rows if not (withholding and withheld(run, row))]
+
+
+def lossy_by_design(row: MethodSummary) -> bool:
+    """Whether the row's text differs from AR's, as its method says."""
+    return _is_lossy(row) and row.lossless_claimed is False
 
 
 def _is_lossy(row: MethodSummary) -> bool:
