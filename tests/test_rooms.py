@@ -35,7 +35,7 @@ BUDGETS = {
     "evals": 5260,  # recorded conversations; ShareGPT's, which training read too
     "heads": 1900,
     "hardware": 1725,  # counted experts
-    "models": 3550,  # packed and quantised weights; arguments of templates, what one can express; huge pages; sizes
+    "models": 3580,  # packed and quantised weights; templates' arguments, what one can express; huge pages; mask tokens
     "planning": 1925,  # options of logit processors, grammar files; lengths of contexts; rates of arrivals
     "profiling": 1150,  # counted experts
     "quality": 850,
@@ -43,7 +43,7 @@ BUDGETS = {
     "results": 3865,  # campaigns; acceptance, percentiles, figures by length; logit processors; three other tools; load
     "runner": 5350,  # a judge of several runs; kept prefixes, grown prompts; biases and grammars; open-loop load
     "sweeps": 3060,  # campaigns; curves over the draft length
-    "training": 6475,
+    "training": 6515,  # masks of block diffusion
 }
 
 # Every module and every name of a door; the sandbox's child finds its neighbours by bare names, as it is run.

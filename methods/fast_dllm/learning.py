@@ -96,7 +96,7 @@ class Lesson(nn.Module):
             self._student.scores,
             states,
             Pairs(rows[:0], rows[:0], weights[:0]),
-            Targets(rows, tokens, weights / max(1, len(rows))),
+            Targets(rows, tokens, weights),
             at_once=self._student.rows_at_once,
             distance=self._options.measure,
             labels=labels,

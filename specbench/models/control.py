@@ -1,4 +1,4 @@
-"""Control tokens (start, end and role tokens): remove duplicated ones from prompts, find one that masks others.
+"""Remove duplicated start, end and role tokens from prompts, and find a special token that can mask others.
 
 A tokenizer may add a start token to a text that already has one, and a template may end a turn whose text ends with the
 same token. Models were trained with one token in such places and answer worse to two.

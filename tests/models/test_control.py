@@ -1,4 +1,4 @@
-"""Duplicated control tokens are removed from prompts, whoever wrote the second one; an unused one masks others."""
+"""Duplicated control tokens are removed, whether template or text wrote the second one; an unused one masks others."""
 
 from __future__ import annotations
 
