@@ -11,7 +11,19 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import pairwise
 
-from specbench.decoding import Context, Fill, FillOptions, MaskedDecoder, Prediction, Target, best_of, mask_of, option
+from specbench.decoding import (
+    Context,
+    Fill,
+    FillOptions,
+    MaskedDecoder,
+    Prediction,
+    Target,
+    best_of,
+    mask_of,
+    option,
+    shift_of,
+    shift_option,
+)
 
 
 class Options(FillOptions):
@@ -25,9 +37,7 @@ class Options(FillOptions):
         0.95, help="share of a block that is filled before every pass must fill a position of the next one", ge=0, le=1
     )
     skip_threshold: float = option(0.9, "t", help="probability above which a prediction is kept", ge=0, le=1)
-    shift: bool | None = option(
-        None, help="a row predicts the next position's token (Dream); default is the model's way"
-    )
+    shift: bool | None = shift_option()
 
 
 class State(Enum):
@@ -69,10 +79,7 @@ class Decoder(MaskedDecoder):
 
     @staticmethod
     def prepare(options: Options, target: Target) -> tuple[int, bool]:
-        shift = options.shift
-        if shift is None:
-            shift = bool(getattr(target.model.config, "predicts_next_token", True))
-        return mask_of(options, target), shift
+        return mask_of(options, target), shift_of(options.shift, target)
 
     def read(self, prompt: Sequence[int]) -> Fill:
         self.start(prompt)

@@ -22,6 +22,8 @@ from specbench.decoding import (
     even_shares,
     mask_of,
     option,
+    shift_of,
+    shift_option,
 )
 
 
@@ -42,9 +44,7 @@ class Options(FillOptions):
     cache: Literal["none", "prefix", "dual"] = option(
         "none", help="after a block's first pass, run the rows from the block on (prefix) or of the block (dual)"
     )
-    shift: bool | None = option(
-        None, help="a row predicts the next position's token (Dream); default is the model's way"
-    )
+    shift: bool | None = shift_option()
 
 
 class Shared(NamedTuple):
@@ -74,10 +74,7 @@ class Decoder(MaskedDecoder):
 
     @staticmethod
     def prepare(options: Options, target: Target) -> Shared:
-        shift = options.shift
-        if shift is None:
-            shift = bool(getattr(target.model.config, "predicts_next_token", True))
-        return Shared(mask_of(options, target), shift)
+        return Shared(mask_of(options, target), shift_of(options.shift, target))
 
     def read(self, prompt: tuple[int, ...]) -> Fill:  # type: ignore[override]
         self.start(prompt)

@@ -45,6 +45,18 @@ def mask_of(options: FillOptions, target: Target) -> int:
     return options.mask
 
 
+def shift_option() -> Any:
+    """Return the option ``shift`` of a method for models of both kinds."""
+    return option(
+        None, help="a row predicts the next position's token (Dream), not its own (LLaDA); default is the model's way"
+    )
+
+
+def shift_of(shift: bool | None, target: Target) -> bool:
+    """Whether the target's rows predict the next position's token; ``shift`` is the user's choice."""
+    return bool(getattr(target.model.config, "predicts_next", True)) if shift is None else shift
+
+
 class MaskedDecoder(FillDecoder):
     """Base of decoders that keep a :class:`~specbench.decoding.masked_text.MaskedText`.
 
