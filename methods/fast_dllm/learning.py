@@ -1,17 +1,17 @@
-"""Fast-dLLM v2's loss: fill masked tokens of a block after clean text (Wu et al. 2025, arXiv:2509.26328, §3).
+"""Fast-dLLM v2's loss: fill masked tokens of a block after clean text (Wu et al. 2025, arXiv:2509.26328).
 
 A text is cut into blocks at absolute positions. A clean stream holds all of it; a noisy stream holds its blocks from
 the one with the first answer token on, where mask tokens replace some of the answer's tokens. A row predicts the token
-after it. Differences from the published trainer:
+after it. The last block is filled up with mask tokens that are not learnt, because decoding always sees whole blocks.
+As published, all tokens weigh the same, whatever the mask ratio, and the loss is their mean over the batch.
+
+Differences from the published trainer:
 
 * A block's first token is learnt by the last clean row before the block, from which decoding takes it. The published
   loss only has noisy rows, so there the last row of the noisy block before learns it: ``first_tokens=noisy``.
 * Both noisy streams of a text share its clean stream. The published trainer doubles the batch instead, with the same
   loss, and its noisy stream has the prompt's blocks too, which learn nothing.
-* The last block is filled up with mask tokens that are not learnt, because decoding always sees whole blocks.
 * Mask ratios are uniform in (0, 1], published in [0.001, 1).
-
-As published, all tokens weigh the same, whatever the mask ratio, and the loss is their mean over the batch.
 """
 
 from __future__ import annotations
