@@ -35,7 +35,7 @@ BUDGETS = {
     "evals": 5260,  # recorded conversations; ShareGPT's, which training read too
     "heads": 1900,
     "hardware": 1725,  # counted experts
-    "models": 3550,  # packed and quantised weights; arguments of templates, what one can express; huge pages; sizes
+    "models": 3710,  # packed and quantised weights; arguments of templates; huge pages; layouts of diffusion models
     "planning": 1925,  # options of logit processors, grammar files; lengths of contexts; rates of arrivals
     "profiling": 1150,  # counted experts
     "quality": 850,
