@@ -35,7 +35,7 @@ BUDGETS = {
     "evals": 5260,  # recorded conversations; ShareGPT's, which training read too
     "heads": 1900,
     "hardware": 1725,  # counted experts
-    "models": 3580,  # packed and quantised weights; templates' arguments, what one can express; huge pages; mask tokens
+    "models": 3740,  # packed and quantised weights; templates' arguments; huge pages; mask tokens; diffusion models
     "planning": 1925,  # options of logit processors, grammar files; lengths of contexts; rates of arrivals
     "profiling": 1150,  # counted experts
     "quality": 850,

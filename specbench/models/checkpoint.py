@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils.hub import extract_commit_hash
 
 from specbench.common import (
     UsageError,
@@ -21,6 +22,7 @@ from specbench.common import (
     unreadable,
 )
 from specbench.models import weights
+from specbench.models.configs.layouts import Layout, layout_of, translated
 from specbench.models.memory import check_memory
 from specbench.models.stored import stored
 
@@ -123,13 +125,16 @@ def check_weights(folder: Path, dtype: torch.dtype, device: torch.device, *, sho
     """
     config = read_config(folder / CONFIG)
     files = weights.headers(weights.files_of(folder, config.get("transformers_weights")))
+    layout, own = published(folder)
+    if layout is not None:
+        files = {layout.renamed(name): held for name, held in files.items()}
     for name, count in _numbers(config):
         if name in _LAYERS and count > len(files):
             raise damaged(
                 folder / CONFIG, f"field '{name}': {short_number(count)} layers for {len(files)} tensors", _TODO
             )
     nbytes = sum(held.count * (dtype.itemsize if held.floats else 1) for held in files.values())
-    made = None if "auto_map" in config or "quantization_config" in config else _made(folder, dtype)
+    made = None if "auto_map" in config or "quantization_config" in config else _made(folder, dtype, own)
     if made is not None:
         weights.check_shapes(files, {name: held.shape for name, held in made.state_dict().items()}, shown)
         nbytes = sum(held.nbytes for held in (*made.parameters(), *made.buffers()))
@@ -142,14 +147,25 @@ def check_weights(folder: Path, dtype: torch.dtype, device: torch.device, *, sho
         check_memory(nbytes, device, shown)
 
 
-def _made(folder: Path, dtype: torch.dtype) -> Any:
+def _made(folder: Path, dtype: torch.dtype, config: Any) -> Any:
     """Create a configuration's model on the meta device; return None if that fails, since loading reports why."""
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = config or AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
     except Exception:  # wrong types or unknown families may make transformers raise any error
         return None
+
+
+def published(folder: Path) -> tuple[Layout | None, Any]:
+    """Return a checkpoint's layout and its configuration, in transformers' class; None of both for its own families."""
+    file = folder / CONFIG
+    layout = layout_of(json_object(parse_json(read_bytes(file, _TODO, _LARGEST), file, _TODO, nan=True), file, _TODO))
+    if layout is None:
+        return None, None
+    config = AutoConfig.for_model(**read_config(file))
+    config._commit_hash = extract_commit_hash(str(file), None)
+    return layout, config
 
 
 def check_whole(missing: Iterable[str], shown: str) -> None:
@@ -179,7 +195,7 @@ def check_numbers(model: Any, shown: str) -> None:
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """Read and check a model's configuration; accepts ``Infinity``, which transformers writes."""
+    """Read and check a model's configuration, in transformers' fields; accepts ``Infinity``, which it writes."""
     found = json_object(parse_json(read_bytes(file, _TODO, _LARGEST), file, _TODO, nan=True), file, _TODO)
     for name, count in _numbers(found):
         if name in _LAYERS and count < 1:
@@ -191,7 +207,7 @@ def read_config(file: Path) -> dict[str, Any]:
             _check_rope(held, file)
         if name == "quantization_config":
             _check_quantised(held, file)
-    return found
+    return translated(found, file)
 
 
 def _parts(values: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench.common import UsageError, parse_json, read_bytes
+from specbench.models.configs.layouts import translated
 from specbench.models.names import Source, aliases, configs
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def configured_parameters(file: Path) -> int | None:
 def _read(file: Path) -> dict[str, Any] | None:
     try:
         config = parse_json(read_bytes(file, "", _LARGEST), file, "", nan=True)
-        return _sizes(config) if isinstance(config, dict) else None
+        return _sizes(translated(config, file)) if isinstance(config, dict) else None
     except (UsageError, KeyError, TypeError, ValueError, ZeroDivisionError):  # loading reports the error
         return None
 

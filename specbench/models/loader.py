@@ -22,6 +22,7 @@ from specbench.common import EnvironmentRefused, SpecbenchError, UsageError, one
 from specbench.models import adapters, chat, checkpoint, gguf, weights
 from specbench.models import quantize as quantise
 from specbench.models.adapters import fingerprint
+from specbench.models.configs.layouts import layout_of
 from specbench.models.dummy import steady
 from specbench.models.loaded_model import ByteTokenizer, LoadedModel, from_files
 from specbench.models.memory import check_memory, use_huge_pages
@@ -197,11 +198,17 @@ def _read(
     folder = _folder(source.location, revision, cached)
     checkpoint.check(folder)
     checkpoint.check_weights(folder, dtype, device, short=short, shown=source.shown)
-    where = {"local_files_only": cached, "trust_remote_code": trust}
+    layout, config = checkpoint.published(folder)
+    where: dict[str, Any] = {"local_files_only": cached, "trust_remote_code": trust and layout is None}
     if source.tokenizer:  # another repository, to which the model's revision does not apply
         tokenizer = AutoTokenizer.from_pretrained(source.tokenizer, **where)
     else:
-        tokenizer = AutoTokenizer.from_pretrained(source.location, revision=revision, **where)
+        kind = {"tokenizer_type": layout.tokenizer} if layout and layout.tokenizer else {"config": config}
+        tokenizer = AutoTokenizer.from_pretrained(source.location, revision=revision, **kind, **where)
+    if layout is not None:
+        where |= {"config": config, "key_mapping": layout.weights}
+        if layout.mask and getattr(config, "mask_token_id", None) is None:
+            config.mask_token_id = _token_id(tokenizer, layout.mask, source.shown)
     chat.start()
     # Quantised weights are read where they stay: some cannot be moved.
     quantised = checkpoint.read_config(folder / checkpoint.CONFIG).get("quantization_config")
@@ -211,6 +218,8 @@ def _read(
         **({"device_map": {"": device}} if packed else {}), **where,
     )  # fmt: skip
     checkpoint.check_whole(report["missing_keys"], source.shown)
+    if layout is not None and layout.weights:  # or an export would write the layout's names
+        del model._weight_conversions
     model = model if packed else model.to(device)
     if quantised is not None:  # some layers unpack their weights in their first forward; count what later ones read
         if quantise.how(model) is None and isinstance(quantised, dict):
@@ -218,6 +227,16 @@ def _read(
         with torch.inference_mode():
             model(torch.zeros((1, 1), dtype=torch.int64, device=device), use_cache=False)
     return model, tokenizer
+
+
+def _token_id(tokenizer: Any, token: str, shown: str) -> int:
+    at = tokenizer.get_vocab().get(token)
+    if at is None:
+        raise UsageError(
+            f"cannot load {shown}: its tokenizer has no mask token {token}; use a complete copy of the model, or set "
+            "mask_token_id in its config.json"
+        )
+    return int(at)
 
 
 def _folder(location: str, revision: str | None, cached: bool) -> Path:
@@ -309,6 +328,8 @@ def _brings_code(source: Source, revision: str | None) -> bool:
         return False
     try:
         configured, _ = PreTrainedConfig.get_config_dict(source.location, revision=revision, local_files_only=True)
+        if layout_of(configured) is not None:
+            return False
         where = {} if source.tokenizer else {"revision": revision}
         tokenized = get_tokenizer_config(source.tokenizer or source.location, local_files_only=True, **where)
     except Exception:  # loading has failed, so the files may be damaged

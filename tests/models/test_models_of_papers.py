@@ -17,6 +17,7 @@ PUBLISHED = {
     "starcoder2-3b": 3_030_371_328, "starcoder2-7b": 7_173_923_840, "starcoder2-15b": 15_957_889_024,
     "qwen2.5-7b": 7_615_616_512, "llama-3-8b": 8_030_261_248,
     "qwen3-4b": 4_022_468_096, "qwen3-8b": 8_190_735_360, "qwen3-14b": 14_768_307_200, "qwen3-30b-a3b": 30_532_122_624,
+    "fast-dllm-v2-7b": 7_615_616_512,
 }  # fmt: skip
 
 CODE, MATHS = ("humaneval", "mbpp"), ("gsm8k", "math500", "math")
