@@ -41,10 +41,8 @@ if TYPE_CHECKING:
     from specbench.decoding.limits import confidence_option as confidence_option
     from specbench.decoding.limits import confident as confident
     from specbench.decoding.limits import stop_option as stop_option
-    from specbench.decoding.masked_text import MaskedText as MaskedText
     from specbench.decoding.masked_text import above as above
     from specbench.decoding.masked_text import best_of as best_of
-    from specbench.decoding.masked_text import block_ends as block_ends
     from specbench.decoding.masked_text import even_shares as even_shares
     from specbench.decoding.pairs import MethodName as MethodName
     from specbench.decoding.pairs import fallback_option as fallback_option
