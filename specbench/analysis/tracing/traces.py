@@ -56,7 +56,7 @@ def token_texts(record: RequestRecord, trace: TokenTrace) -> list[str]:
 
 def roots(record: RequestRecord) -> list[int]:
     """Position in the answer, from 0, of each target forward's root, the last token emitted before it."""
-    return list(accumulate(record.accepted_lengths, initial=0))[: record.target_forwards]
+    return list(accumulate(record.accepted_lengths, initial=record.first_tokens - 1))[: record.target_forwards]
 
 
 def _contradiction(record: RequestRecord, trace: TokenTrace) -> str:
@@ -67,7 +67,7 @@ def _contradiction(record: RequestRecord, trace: TokenTrace) -> str:
         "its tokens": len(record.output_ids)
         == len(trace.origins)
         == len(trace.chars)
-        == 1 + sum(record.accepted_lengths),
+        == record.first_tokens + sum(record.accepted_lengths),
         "its forwards": len(lengths) == len(trace.rows) == record.target_forwards,
         "its text": sum(trace.chars) == len(record.text + trace.tail) and min(trace.chars, default=0) >= 0,
         "its origins": letters >= set(trace.origins).union(*(draft.origins for draft in drafts or ())),

@@ -243,9 +243,9 @@ def steps(record: RequestRecord) -> list[Step]:
     """The prefill and every target forward of a request, in order; UsageError without a usable trace."""
     trace = checked_trace(record)
     tokens = list(_tokens(record, trace))
-    ends = accumulate(record.accepted_lengths, initial=1)
+    ends = accumulate(record.accepted_lengths, initial=record.first_tokens)
     drafts: Sequence[Draft | None] = trace.drafts or [None] * record.target_forwards
-    found = [Step(0, None, tokens[:1])]
+    found = [Step(0, None, tokens[: record.first_tokens])]
     for number, ((start, end), rows, draft) in enumerate(zip(pairwise(ends), trace.rows, drafts, strict=True), 1):
         found.append(Step(number, rows, tokens[start:end], None if draft is None else list(_drafted(draft, trace))))
     return found

@@ -70,7 +70,8 @@ class Lane:
         tokens = self._so_far[arrived]
         done = arrived == len(self.arrivals)
         spent = (self.end_s if done else seconds) - self.arrivals[0].at_s
-        speed = (tokens - 1) / spent if tokens > 1 and spent > 0 else None
+        later = tokens - len(self.arrivals[0].tokens)
+        speed = later / spent if later > 0 and spent > 0 else None
         return Moment(arrived, tokens, max(0, arrived - 1), speed, done)
 
     def end_of(self, arrivals: int, characters: int) -> list[Token]:
@@ -196,5 +197,6 @@ def _seconds_per_token(records: Sequence[RequestRecord]) -> float:
 
 
 def _pace(of: Lane) -> float:
-    """Seconds per token after the first."""
-    return (of.end_s - of.arrivals[0].at_s) / (of.tokens - 1) if of.tokens > 1 else 0.0
+    """Seconds per token after the first arrival."""
+    later = of.tokens - len(of.arrivals[0].tokens)
+    return (of.end_s - of.arrivals[0].at_s) / later if later else 0.0
