@@ -29,7 +29,7 @@ def parse(specs: Sequence[str], rows: Mapping[str, int], baselines: Collection[s
     for spec in [part.strip() for many in specs for part in many.split(",")]:
         label, equals, figures = spec.rpartition("=")
         if equals and label in baselines:
-            raise UsageError(f"--simulate-acceptance {spec}: {label} drafts no tokens that are accepted; leave it out")
+            raise UsageError(f"--simulate-acceptance {spec}: {label} verifies no drafts; leave it out")
         if equals and label not in rows:
             raise unknown_name("method", label, rows, "in --simulate-acceptance", choose="name one of --method")
         asked = _figures(spec, figures)
