@@ -236,9 +236,10 @@ def _trained_for(here: Setting) -> str | None:
         return None if here.config.model.base else ""  # an adapter of the user's own
     method = str(alias.get("method", ""))
     # Training a head does not change the target.
-    if not method or "head" in alias.get("options", {}) or not registry.method(method).info.get("recipe"):
+    if not method or "head" in alias.get("options", {}):
         return ""
-    return method
+    info = registry.method(method).info
+    return method if info.get("recipe") or info.get("trained") else ""
 
 
 def _other_options(claim: Claim, spec: MethodSpec) -> dict[str, tuple[Any, Any]]:
