@@ -133,7 +133,7 @@ def _apart(catalog: Catalog, claim: Claim, here: Setting, spec: MethodSpec, row:
     why += [f"{name}: {mine}, not {theirs}" for name, (mine, theirs) in _other_options(claim, spec).items()]
     if row.simulated:
         why.append(f"acceptance was simulated, {row.simulated}")
-    elif row.lossless is not None and row.lossless.verdict == "lossy":
+    elif row.lossless is not None and row.lossless.verdict == "lossy" and row.lossless_claimed is not False:
         why.append("the run's text is not AR's (lossy)")
     return why
 
