@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.models import byte_tokenizer
+from support.models import attached, byte_tokenizer
 from support.wording import wording
 from torch import Tensor
 from torch.nn.functional import silu
 
 from specbench.common.errors import UsageError
-from specbench.models import configured_parameters, export_hf, names
+from specbench.models import configured_parameters, configured_shape, export_hf, names, resolve
 from specbench.models.loader import load
+from specbench.profiling.shape import shape_of
 
 HIDDEN, LAYERS, HEADS, INNER, VOCAB = 32, 2, 4, 48, 300
 IDS = torch.tensor([[7, 250, 31, 31, 4, 99, 180, 2, 64]])
@@ -224,7 +225,8 @@ def test_scores_are_those_of_the_published_names(kind: str, tmp_path: Path) -> N
     assert (config.mask_token_id, config.predicts_next) == (of.mask, of.predicts_next)
     assert loaded.tokenizer.convert_ids_to_tokens(of.mask) == of.mask_token
     assert (loaded.context, 1 in loaded.stop_ids) == (512, True)
-    assert configured_parameters(folder / "config.json") == loaded.spec.parameters
+    with attached(loaded.model, capacity=40, max_rows=8) as engine:
+        assert configured_shape(resolve(str(folder)), "float32") == shape_of(engine)
 
 
 @pytest.mark.parametrize("kind", PUBLISHED)
@@ -288,3 +290,9 @@ def test_experts_of_sdar_are_those_of_qwen3(tmp_path: Path) -> None:
     own = json.loads(names.configs()["qwen3-30b-a3b"].read_text())
     file.write_text(json.dumps({**own, "model_type": "sdar_moe"}))
     assert configured_parameters(file) == configured_parameters(names.configs()["qwen3-30b-a3b"])
+
+
+def test_the_revision_of_a_snapshot_is_recorded(tmp_path: Path) -> None:
+    snapshots = tmp_path / "snapshots"
+    snapshots.mkdir()
+    assert load(str(checkpoint("sdar", snapshots / ("a" * 40)))).spec.revision == "a" * 40

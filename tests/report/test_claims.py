@@ -127,7 +127,7 @@ def test_published_rows_say_where_they_come_from_in_our_names() -> None:
         assert row.paper
         assert row.source
         assert row.url.startswith("https://")
-        assert row.speedup or row.tpf or row.tok_s or row.also
+        assert row.speedup or row.tpf or row.tok_s or row.also or row.accuracy
         assert (row.accuracy is None) == (not row.metric)
         if "arXiv" in row.paper and "arxiv.org" in row.url:
             assert row.url.rpartition("/")[2] in row.paper, "the paper that it names"
@@ -136,7 +136,7 @@ def test_published_rows_say_where_they_come_from_in_our_names() -> None:
     assert untold == {"jf-text", "jf-abstract", "jf-submission"}
     methods, tasks = {row.method for row in published_claims().claims}, {row.task for row in published_claims().claims}
     ours = {"ar", "jacobi", "cllm", "jf", "jetspec", "lookahead", "msn", "pld", "recycling", "sps"}
-    ours |= {"dspark", "eagle", "eagle3", "medusa", "mtp"}
+    ours |= {"dspark", "eagle", "eagle3", "medusa", "mtp", "dllm", "fast-dllm", "sdar", "d2f"}
     assert ours == methods & set(registry.methods())
     measured = {"humaneval", "gsm8k", "math500", "mbpp", "mt-bench", "spec-bench", "aime25", "math"}
     measured |= {"livecodebench", "spider", "codesearchnet"}

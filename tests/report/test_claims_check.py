@@ -192,6 +192,14 @@ def test_what_was_measured_on_something_else_gives_its_reason_and_no_verdict(
             assert (found[figure].verdict, found[figure].why) == ("repeated", ())
 
 
+def test_a_method_that_claims_no_losslessness_is_compared(planted: Callable[..., Path]) -> None:
+    def claims_nothing(content: dict[str, Any]) -> None:
+        content["rows"][1]["lossless_claimed"] = False
+
+    path = planted(lossless={"pld": LOSSY}, change=claims_nothing)
+    assert one(path, catalog(FIGURES), "TPF").verdict == "repeated"
+
+
 def test_ar_of_a_disturbed_run_is_not_compared_either(planted: Callable[..., Path]) -> None:
     published = read(CLAIM.replace('{ method = "pld", FIGURES }', '{ method = "ar", tok_s = 41 }'))
     assert one(planted(change=_unsure), published, "tok/s").why == ("the run was disturbed",)

@@ -133,7 +133,7 @@ def _apart(catalog: Catalog, claim: Claim, here: Setting, spec: MethodSpec, row:
     why += [f"{name}: {mine}, not {theirs}" for name, (mine, theirs) in _other_options(claim, spec).items()]
     if row.simulated:
         why.append(f"acceptance was simulated, {row.simulated}")
-    elif row.lossless is not None and row.lossless.verdict == "lossy":
+    elif row.lossless is not None and row.lossless.verdict == "lossy" and row.lossless_claimed is not False:
         why.append("the run's text is not AR's (lossy)")
     return why
 
@@ -236,9 +236,10 @@ def _trained_for(here: Setting) -> str | None:
         return None if here.config.model.base else ""  # an adapter of the user's own
     method = str(alias.get("method", ""))
     # Training a head does not change the target.
-    if not method or "head" in alias.get("options", {}) or not registry.method(method).info.get("recipe"):
+    if not method or "head" in alias.get("options", {}):
         return ""
-    return method
+    info = registry.method(method).info
+    return method if info.get("recipe") or info.get("trained") else ""
 
 
 def _other_options(claim: Claim, spec: MethodSpec) -> dict[str, tuple[Any, Any]]:
