@@ -337,7 +337,9 @@ class Engine:
             )
         for slot, each in passes.items():
             self.length(slot)  # raises for a free slot
-            if max(each.start, each.least) + len(each) >= self.cache.capacity:
+            # Kernels read a cell for each row after the cells that all rows see, though no row sees these.
+            alone = each.least == each.most and len(each) > self._max_rows
+            if (each.start if alone else max(each.start, each.least)) + len(each) >= self.cache.capacity:
                 raise UsageError(
                     f"a sequence has reached the end of its cache of {self.capacity} tokens; raise its capacity"
                 )

@@ -70,6 +70,12 @@ def test_every_token_and_forward_is_counted_once(engine: Engine, method: Method)
         assert all(len(each) == record.target_forwards for each in record.phases_s.values())
 
 
+def test_passes_over_the_whole_text_fit_a_full_cache() -> None:
+    method = decoders.with_options("dllm", {"n": 4, "cache": "prefix"})
+    with attached(supported("qwen2"), capacity=19 + 21, max_rows=2 * method.max_rows) as engine:
+        assert decode(engine, method, 1)["p19"].output_tokens == 21
+
+
 def test_an_answer_ends_at_its_stop_token(engine: Engine) -> None:
     method = decoders.with_options("fast-dllm", {"n": 4})
     whole = decode(engine, method, 1)["p19"].output_ids
