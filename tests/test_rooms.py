@@ -39,7 +39,7 @@ BUDGETS = {
     "planning": 1945,  # logit processors, grammar files; lengths of contexts; rates; refusals for masked blocks
     "profiling": 1150,  # counted experts
     "quality": 850,
-    "report": 11130,  # tables with two axes, reproductions, figures of papers; acceptance, waiting times, users; load
+    "report": 11210,  # tables with two axes, reproductions; acceptance, waiting times, users; load; texts of models
     "results": 3865,  # campaigns; acceptance, percentiles, figures by length; logit processors; three other tools; load
     "runner": 5440,  # a judge of several runs; kept prefixes, grown prompts; open-loop load; masked blocks
     "sweeps": 3060,  # campaigns; curves over the draft length

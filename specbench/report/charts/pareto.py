@@ -1,8 +1,8 @@
-"""Speed against accuracy: the configurations that are fastest for their accuracy."""
+"""Speed against quality: configurations that are fastest for their accuracy, and texts of fine-tuned models."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,8 @@ from specbench.analysis import proportion_interval
 from specbench.report.charts import style
 from specbench.report.charts.labels import place
 from specbench.report.charts.sweep_cells import HALVED, Flags, Floats, bars, check, flags, floats, methods, shown
-from specbench.results import BASELINE
+from specbench.report.gathering import Run
+from specbench.results import BASE, BASELINE, MethodSummary
 
 FRONT, SMALL = "fastest for its accuracy", "stopped early, not compared"
 
@@ -101,3 +102,58 @@ def _note(cells: pd.DataFrame, without: int) -> str:
     if without:
         lines.append(f"{without} configuration{' is' if without == 1 else 's are'} not shown: no accuracy or no speed.")
     return " ".join(lines)
+
+
+_AXES = {
+    "agreement": "share of tokens equal to the base's AR answer",
+    "log_likelihood_per_token": "log-likelihood per token under the base",
+}
+
+
+def has_texts(runs: Sequence[Run]) -> bool:
+    """Whether methods on several models are compared with AR on one base."""
+    return len({run.config.model.name for run, _ in _points(runs)}) > 1
+
+
+@style.styled()
+def speed_over_text(runs: Sequence[Run], *, caption: str = "") -> Figure:
+    """Speedup over the base's AR against agreement with its answers, and against their log-likelihood under the base.
+
+    The base's AR is at 1, with its own log-likelihood; a method on the right of it writes more likely texts.
+    """
+    figure, (panels,) = style.panels(1, 2, height=4.4, sharey=True)
+    points = list(_points(runs))
+    for at, (run, row) in enumerate(points):
+        assert row.over_base is not None
+        assert row.over_base.speedup is not None
+        speed = row.over_base.speedup
+        low, high = speed.interval or (speed.value, speed.value)
+        label = row.method if row.method != BASELINE else f"{BASELINE} on {run.config.model.name}"
+        for panel, name in zip(panels, _AXES, strict=True):
+            value = getattr(row.text, name)
+            if value is not None:
+                bars = [[speed.value - low], [high - speed.value]]
+                panel.errorbar([value], [speed.value], bars, label=label, **style.series(at), linestyle="none")
+    agreement, likelihood = panels
+    base = [row.text for run in runs for row in run.summary.rows if row.method == BASE and row.text]
+    likely = [text.log_likelihood_per_token for text in base if text.log_likelihood_per_token is not None]
+    plain = {"color": style.BASELINE_COLOUR, "marker": "o", "linestyle": "none", "label": f"{BASELINE} on the base"}
+    agreement.plot([1.0], [1.0], **plain)
+    if likely:
+        likelihood.plot([sum(likely) / len(likely)], [1.0], **plain)
+    for panel, label in zip(panels, _AXES.values(), strict=True):
+        panel.axhline(1.0, color=style.BASELINE_COLOUR, linewidth=0.9, linestyle=":")
+        panel.set(xlabel=label)
+    agreement.set(ylabel="speedup over the base's AR")
+    likelihood.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
+    style.titled(figure, f"Speed and text of fine-tuned models\n{caption}", "Bars: 95% intervals over prompts.")
+    return figure
+
+
+def _points(runs: Sequence[Run]) -> Iterator[tuple[Run, MethodSummary]]:
+    """The rows that were compared with the base's AR, with their runs; the newest of several runs of one model."""
+    newest = {run.config.model.name: run for run in sorted(runs, key=lambda run: run.folder)}
+    for run in newest.values():
+        for row in run.summary.rows:
+            if row.over_base and row.over_base.speedup and row.text and not (row.simulated or row.failed or row.again):
+                yield run, row

@@ -113,7 +113,12 @@ def _tasks(found: Gathered) -> list[Section]:
     for run in found.runs:
         by_task[f"{run.config.task.name} v{run.config.task.version}"].append(run)
     return [
-        Section(f"task-{at}", task, [headline(task, runs), *_sizes(at, task, runs)], [run_section(run) for run in runs])
+        Section(
+            f"task-{at}",
+            task,
+            [headline(task, runs), *_sizes(at, task, runs), *_texts(at, task, runs)],
+            [run_section(run) for run in runs],
+        )
         for at, (task, runs) in enumerate(by_task.items(), 1)
     ]
 
@@ -133,6 +138,20 @@ def _sizes(number: int, task: str, runs: Sequence[Run]) -> list[Block]:
     drawn = style.png(over_size(runs, caption=task))
     source = Source([run.id for run in runs], FORMULA)
     return [Figure(f"sizes-{number}", "Over the size of the model", drawn, says, source, wide=True)]
+
+
+def _texts(number: int, task: str, runs: Sequence[Run]) -> list[Block]:
+    """A chart of speed and text quality, if methods ran on several fine-tuned models."""
+    from specbench.report.charts import style
+    from specbench.report.charts.pareto import has_texts, speed_over_text
+
+    if not has_texts(runs):
+        return []
+    says = "Speedup over the base's AR against agreement and log-likelihood; the table has the figures."
+    drawn = style.png(speed_over_text(runs, caption=task))
+    return [
+        Figure(f"texts-{number}", "Speed and text", drawn, says, Source([run.id for run in runs], FORMULA), wide=True)
+    ]
 
 
 _SOURCE = "From run.json and summary.json in the run's folder."
