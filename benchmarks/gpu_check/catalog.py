@@ -63,5 +63,6 @@ PARTS: Sequence[Part] = (
         True,
     ),
     Part("attention", "Tree attention compared with SDPA and flash-attn", 60, f"{_PARTS}.attention:run", True, 10),
+    Part("masked", "Passes over masked blocks", 30, f"{_PARTS}.masked:run"),
     Part("model", "A real model on real prompts", 45, f"{_PARTS}.model:run", False, 10),
 )

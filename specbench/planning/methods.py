@@ -9,7 +9,7 @@ from typing import Any
 from specbench.backends import Row, engine_mode, is_row, make_row
 from specbench.common import PluginFault, UsageError, parse_options, plugins, registry, unknown_name
 from specbench.common import option_names as option_names
-from specbench.decoding import STOP_MEASURES, Decoder, Method, pair_methods, paired_method
+from specbench.decoding import STOP_MEASURES, Decoder, FillDecoder, Method, pair_methods, paired_method
 from specbench.planning.simulation import parse as parse_simulated
 from specbench.results import BASE, BASELINE, SimulatedAcceptance
 
@@ -72,6 +72,8 @@ def base_row() -> Method:
 def runnable(model: str = "") -> list[str]:
     """Return the registered methods that run without settings, such as a draft head to name.
 
+    Methods that fill masked blocks are left out: they need a diffusion model.
+
     Args:
         model: target, for which heads may be shipped; "" for any.
     """
@@ -81,9 +83,9 @@ def runnable(model: str = "") -> list[str]:
             module = card.load()
             with plugins.plugin_call(card.who):
                 module.Decoder.check(module.Options(), model)
+                return not issubclass(module.Decoder, FillDecoder)
         except (UsageError, PluginFault):  # a plug-in's module may fail to import
             return False
-        return True
 
     return [name for name, card in registry.methods().items() if runs(card)]
 

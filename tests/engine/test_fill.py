@@ -130,6 +130,22 @@ def test_passes_equal_a_dense_forward(family: str, options: dict[str, Any]) -> N
             engine.free(slot)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
+@pytest.mark.parametrize("backend", ["triton", "reference"])
+def test_passes_on_a_card_equal_a_dense_forward(backend: str, graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # captures are real ones
+    model = copy.deepcopy(supported("qwen3")).to("cuda")
+    twin = dense_twin(supported("qwen3"))
+    with attached(model, slots=2, capacity=64, max_rows=16, backend=backend, graphs=graphs) as engine:
+        for seed in range(3):
+            slot, dense = engine.alloc(), Dense(twin)
+            for made in passes(seed, model.config.vocab_size):
+                check(engine.fill({slot: made})[slot], dense.run(made), made.never, entropy=False)
+            engine.free(slot)
+
+
 @pytest.mark.parametrize("options", BACKENDS[1:4], ids=str)
 def test_sequences_share_a_pass(options: dict[str, Any]) -> None:
     model = supported("llama")

@@ -167,6 +167,7 @@ def test_a_text_that_is_not_ars_is_counted(bench: Bench, monkeypatch: pytest.Mon
         pytest.param(
             "compiled", ["compiled AR step", "plain AR step", "compiled step of 4 rows"], marks=pytest.mark.slow
         ),
+        ("masked", ["pass over a masked block, 32 rows", "pass over a masked block, 32 or 8 rows"]),
         (
             "model",
             ["jacobi: answers that part from AR's", "jacobi: answers that part at a tie", "jacobi: decoding"],
