@@ -138,9 +138,10 @@ class FillBatch:
         return cls(ordered, counts, first, sum(counts), vocabulary)
 
     @property
-    def never(self) -> int | None:
-        """Token id that no pass predicts; the passes of a step come from one method and agree."""
-        return next(iter(self.passes.values())).never
+    def never(self) -> int:
+        """Token id that no pass predicts, -1 for none; the passes of a step come from one method and agree."""
+        found = next(iter(self.passes.values())).never
+        return -1 if found is None else found
 
     def starts(self, slots: int) -> list[int]:
         """Cell of the first row of each slot, 0 for a slot without a pass."""

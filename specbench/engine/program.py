@@ -109,8 +109,8 @@ class StepKind:
         tall: whether attention uses tiles of many rows of a sequence rather than of about one row.
         probabilities: whether to return the distribution of each row's next token; in greedy decoding at temperature 1.
         acceptance: rule that accepts drafts instead of exact acceptance; only above temperature 0.
-        fill: whether the rows are passes over masked positions; ``top_k`` is then 2 with entropies, else 1.
-        never: token id that such passes never predict; None allows all.
+        fill: None for trees. For passes over masked positions the token id that they never predict, -1 to allow all;
+            ``top_k`` is then 2 with entropies, else 1.
     """
 
     sampling: Sampling
@@ -121,8 +121,7 @@ class StepKind:
     tall: bool = True
     probabilities: bool = False
     acceptance: TypicalAcceptance | None = None
-    fill: bool = False
-    never: int | None = None
+    fill: int | None = None
 
 
 class Computed(NamedTuple):
@@ -251,8 +250,11 @@ class Program:
     def _confident(self, logits: Tensor, positions: Tensor, kind: StepKind) -> tuple[Tensor, Tensor]:
         """Predict the tokens of rows with ``logits`` [1, n, V]: (tokens [n], float32 [n, 1 or 2]) for
         :func:`~specbench.engine.pack.fill_outcome`."""
-        if kind.never is not None:
-            logits = logits.index_fill(2, torch.tensor([kind.never], device=logits.device), -torch.inf)
+        if kind.fill is not None and kind.fill >= 0:
+            logits = logits.clone()
+            logits[
+                :, :, kind.fill
+            ] = -torch.inf  # a view and a number: an index on the host would be copied in a capture
         kept = self.ops.filtered(logits, kind.sampling)
         # The noise of a position is the same in every pass, so that a token changes only if its distribution does.
         greedy = kind.sampling.greedy

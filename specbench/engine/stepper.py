@@ -111,9 +111,7 @@ class EagerStepper:
     def fill_kind(self, batch: FillBatch, entropy: bool) -> StepKind:
         """Return the kind of a step of passes over masked positions."""
         attention, tall = self.attentions.tree, self.attentions.tall(max(batch.counts))
-        return StepKind(
-            self._sampling, 2 if entropy else 1, attention=attention, tall=tall, fill=True, never=batch.never
-        )
+        return StepKind(self._sampling, 2 if entropy else 1, attention=attention, tall=tall, fill=batch.never)
 
     def fill(self, batch: FillBatch, kind: StepKind, mark: Mark = unmarked) -> dict[int, FillResult]:
         """Run one pass over masked positions and return the predictions for each slot."""
@@ -138,7 +136,7 @@ class EagerStepper:
             if row - begin >= PREFILL_CHUNK and most <= text.start + row:
                 ends.append(row)
                 begin = row
-        kind, begin = StepKind(self._sampling, 2 if entropy else 1, fill=True, never=text.never), 0
+        kind, begin = self.fill_kind(FillBatch.of({slot: text}), entropy), 0
         for end in [*ends, len(text)]:
             last = end == len(text)
             part = Fill(
@@ -382,8 +380,9 @@ class GraphStepper:
         if key not in self.graphs:
             shape = eager.shape(rows, kind)
             # Not a method of this object, which would make a reference cycle with its graphs.
+            forward = eager.program.run if kind.fill is None else eager.program.fill
             run = partial(
-                eager.program.fill if kind.fill else eager.program.run, shape=shape, kind=kind, cache=eager.slots.cache,
+                forward, shape=shape, kind=kind, cache=eager.slots.cache,
                 backend=eager.attentions.backend(kind.attention, kind.tall),
             )  # fmt: skip
             self.graphs[key] = StepGraph(run, shape, kind.top_k, self._device, self.capture, self._probabilities)
