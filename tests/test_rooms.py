@@ -30,8 +30,8 @@ BUDGETS = {
     "backends": 4480,  # many requests at once over HTTP; SGLang, TensorRT-LLM, LMDeploy; all modes of llama.cpp
     "cli": 3715,  # campaigns, reproduce; check-run, acceptance curves, logit processors; imports; engines' modes
     "common": 3085,  # a data file of one object; lines to a child that does not read
-    "decoding": 2375,  # decoders that fill masked blocks
-    "engine": 11770,  # recurrent layers; logit processors, grammars; heads in C++; passes over masked positions
+    "decoding": 2385,  # decoders that fill masked blocks
+    "engine": 11785,  # recurrent layers; logit processors, grammars; heads in C++; passes over masked positions
     "evals": 5260,  # recorded conversations; ShareGPT's, which training read too
     "heads": 1900,
     "hardware": 1725,  # counted experts
@@ -39,10 +39,10 @@ BUDGETS = {
     "planning": 1945,  # logit processors, grammar files; lengths of contexts; rates; refusals for masked blocks
     "profiling": 1150,  # counted experts
     "quality": 850,
-    "report": 11210,  # tables with two axes, reproductions; acceptance, waiting times, users; load; texts of models
+    "report": 11220,  # tables with two axes, reproductions; acceptance, waiting times, users; load; texts of models
     "results": 3865,  # campaigns; acceptance, percentiles, figures by length; logit processors; three other tools; load
     "runner": 5440,  # a judge of several runs; kept prefixes, grown prompts; open-loop load; masked blocks
-    "sweeps": 3060,  # campaigns; curves over the draft length
+    "sweeps": 3080,  # campaigns; curves over the draft length
     "training": 6515,  # masks of block diffusion
 }
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+from pydantic import model_validator
+
 from specbench.decoding import (
     Context,
     Fill,
@@ -46,6 +48,12 @@ class Options(FillOptions):
     )
     shift: bool | None = shift_option()
 
+    @model_validator(mode="after")
+    def _threshold_can_be_reached(self) -> Options:
+        if self.score == "confidence" and self.threshold > 1:
+            raise ValueError(f"threshold {self.threshold:g} is no probability; give 1 or less, or score=entropy")
+        return self
+
 
 class Shared(NamedTuple):
     """What the sequences of a run share."""
@@ -67,6 +75,10 @@ class Decoder(MaskedDecoder):
     @staticmethod
     def max_rows(options: Options) -> int:
         return options.block_size
+
+    @classmethod
+    def pass_rows(cls, options: Options, text: int) -> int:
+        return options.block_size if options.cache == "dual" else text
 
     @staticmethod
     def entropy(options: Any) -> bool:

@@ -41,7 +41,7 @@ def spent(record: RequestRecord, window: Window, shared: bool) -> tuple[float, i
         if inside > 0:
             seconds += taken * inside / (end - start)
             tokens += inside
-        elif start == end and window.start < start <= window.end:  # a forward without kept tokens
+        elif start == end and _holds(window, start):  # a forward without kept tokens
             seconds += taken
     return seconds, tokens
 
@@ -53,9 +53,14 @@ def forwards(record: RequestRecord, window: Window) -> float:
         inside = min(end, window.end) - max(start, window.start)
         if inside > 0:
             found += inside / (end - start)
-        elif start == end and window.start < start <= window.end:
+        elif start == end and _holds(window, start):
             found += 1
     return found
+
+
+def _holds(window: Window, place: int) -> bool:
+    """Whether a forward without kept tokens is in a window; one before the first token is in the first window."""
+    return window.start < place <= window.end or place <= window.start == 0
 
 
 def paired(

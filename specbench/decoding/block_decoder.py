@@ -35,14 +35,15 @@ def mask_of(options: FillOptions, target: Target) -> int:
     """The id of the mask token.
 
     Raises:
-        UsageError: the model has no such token.
+        UsageError: the model has no such token, or it ends answers.
     """
-    if options.mask is None:
-        return target.mask_token()
+    mask = target.mask_token() if options.mask is None else options.mask
     size = int(target.model.get_input_embeddings().weight.shape[0])
-    if options.mask >= size:
-        raise UsageError(f"mask={options.mask} is no token of this model, which has {size}; give a smaller id")
-    return options.mask
+    if not 0 <= mask < size:
+        raise UsageError(f"cannot mask with token {mask}: the model has {size} tokens; set mask to another id")
+    if mask in target.stops:
+        raise UsageError(f"cannot mask with token {mask}: it ends answers; set mask to another id")
+    return mask
 
 
 def shift_option() -> Any:

@@ -112,6 +112,11 @@ class FillDecoder(Decoder):
         """Return whether the decoder needs ``FillResult.entropies``."""
         return False
 
+    @classmethod
+    def pass_rows(cls, options: Any, text: int) -> int:
+        """Return the rows of the largest pass over a prompt and answer of ``text`` tokens together."""
+        return cls.max_rows(options)
+
     @abstractmethod
     def read(self, prompt: Sequence[int]) -> Fill:
         """Take the prompt and return the pass that reads it; it may have any number of rows."""

@@ -52,6 +52,7 @@ class Target:
         warn: shows and records a warning, for example that a draft model was made for another target.
         measured: (name, function that measures) -> the result stored under that name: measured once on this machine, so
             that choices based on it are the same in every run.
+        stops: token ids that end an answer.
         mask_token: returns the id of the model's mask token; raises UsageError if it has none.
         once: (key, function that creates) -> the object created first for that key, so that rows of a run with the same
             weights load them once. Only one row decodes at a time.
@@ -75,6 +76,7 @@ class Target:
     note: Callable[[Mapping[str, Any]], None] = lambda facts: None
     warn: Callable[[str], None] = lambda line: None
     measured: Callable[[str, Callable[[], Any]], Any] = lambda name, take: take()
+    stops: Collection[int] = ()
     mask_token: Callable[[], int] = _no_mask_token
     once: Callable[[Hashable, Callable[[], Any]], Any] = lambda key, make: make()
 
@@ -279,6 +281,11 @@ class Method:
     def fills(self) -> bool:
         """Whether its decoders fill masked blocks (:mod:`specbench.decoding.fill`) instead of drafting trees."""
         return callable(getattr(self.decoder, "fill", None))
+
+    def rows_in(self, text: int) -> int:
+        """Rows of the method's largest step in a text of so many tokens, prompt and answer together."""
+        with plugins.plugin_call(self.who):
+            return int(self.decoder.pass_rows(self.options, text)) if self.fills else self.max_rows
 
     @property
     def entropy(self) -> bool:

@@ -309,19 +309,26 @@ class Engine:
             UsageError: the model or the sampling does not allow such passes, or a slot's cells are used up.
         """
         self._check_fills(passes)
-        small = {slot: each for slot, each in passes.items() if len(each) <= self._max_rows and each.ordered}
+        mark = phases.mark if phases else unmarked
+        small = {slot: each for slot, each in passes.items() if not self._runs_alone(each)}
         try:
-            found = {slot: self._eager.read(slot, each, entropy) for slot, each in passes.items() if slot not in small}
+            found = {
+                slot: self._eager.read(slot, each, entropy, mark) for slot, each in passes.items() if slot not in small
+            }
             if small:
                 batch = FillBatch.of(small, self._eager.plain.vocabulary)
                 kind = self._eager.fill_kind(batch, entropy)
-                found |= (self._graphs or self._eager).fill(batch, kind, phases.mark if phases else unmarked)
+                found |= (self._graphs or self._eager).fill(batch, kind, mark)
         except (RuntimeError, MemoryError) as error:
             if not memory.ran_out(error):
                 raise
             rows = sum(map(len, passes.values()))
             raise memory_budget.TreesTooLarge(f"out of memory in a pass of {rows:,} rows") from error
         return found
+
+    def _runs_alone(self, made: Fill) -> bool:
+        """Whether a pass is not part of a step: too many rows, or an order that kernels do not expect."""
+        return len(made) > self._max_rows or not made.ordered
 
     def _check_fills(self, passes: Mapping[int, Fill]) -> None:
         """Raise the error that explains why a pass over masked positions cannot run."""
@@ -338,8 +345,8 @@ class Engine:
         for slot, each in passes.items():
             self.length(slot)  # raises for a free slot
             # Kernels read a cell for each row after the cells that all rows see, though no row sees these.
-            alone = each.least == each.most and len(each) > self._max_rows
-            if (each.start if alone else max(each.start, each.least)) + len(each) >= self.cache.capacity:
+            after = each.start if self._runs_alone(each) else max(each.start, each.least)
+            if after + len(each) >= self.cache.capacity:
                 raise UsageError(
                     f"a sequence has reached the end of its cache of {self.capacity} tokens; raise its capacity"
                 )

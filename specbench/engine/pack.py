@@ -150,10 +150,8 @@ class FillBatch:
     def groups(self) -> tuple[Group, ...]:
         """One group for each slot, for attention without a kernel."""
         return tuple(
-            # All rows that see the same cells need no mask; otherwise each has a column for every row of its slot.
-            Group(slice(slot, slot + 1), slice(row, row + len(each)), each.most, exact=True)
-            if each.least == each.most
-            else Group(slice(slot, slot + 1), slice(row, row + len(each)), each.least + len(each))
+            # Rows that all see the same cells need no mask.
+            Group(slice(slot, slot + 1), slice(row, row + len(each)), each.most, exact=each.least == each.most)
             for (slot, each), row in zip(self.passes.items(), self.first.values(), strict=True)
         )
 

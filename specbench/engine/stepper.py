@@ -124,7 +124,7 @@ class EagerStepper:
         )  # fmt: skip
         return self._filled(batch, out, shape, kind, mark)
 
-    def read(self, slot: int, text: Fill, entropy: bool = False) -> FillResult:
+    def read(self, slot: int, text: Fill, entropy: bool = False, mark: Mark = unmarked) -> FillResult:
         """Run a pass with any number of rows, such as that of a prompt, in parts of about :data:`PREFILL_CHUNK` rows.
 
         A part ends where no row so far sees a later cell.
@@ -146,9 +146,9 @@ class EagerStepper:
             batch, shape = FillBatch.of({slot: part}, self.plain.vocabulary), Shape(len(part), len(self.slots))
             out = self.plain.fill(
                 self._packed(batch, shape), shape, kind, self.slots.cache, self.attentions.backend("reference"),
-                groups=batch.groups(), outputs=part.outputs,
+                groups=batch.groups(), outputs=part.outputs, mark=mark,
             )  # fmt: skip
-            result = self._filled(batch, out, shape, kind)
+            result = self._filled(batch, out, shape, kind, mark)
             begin = end
         return result[slot]
 

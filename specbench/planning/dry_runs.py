@@ -61,7 +61,7 @@ def dry_run(
     for count in slots:
         plain = steps.seconds(1, count) if steps else None
         for method in methods:
-            rows = method.max_rows
+            rows = method.rows_in(capacity)
             step = steps.seconds(rows, count) if steps else None
             cells.append(
                 {

@@ -125,7 +125,9 @@ class RequestRecord(Record):
     )
     stop_tail_tokens: Count = Field(description="kept tokens that lie entirely within or after a stop string")
     first_tokens: Count = Field(
-        default=1, description="kept tokens of the first arrival: 1 in our engine, maybe more in another one"
+        default=1,
+        description="kept tokens of the first arrival: 1 in our engine, 0 or more where the method fills masked "
+        "blocks, maybe more in another engine",
     )
     accepted_lengths: list[int] = Field(
         description="kept tokens of each target forward after prefill; for another engine that does not report each "

@@ -344,11 +344,7 @@ class Runner:
         for each in active:
             each.decoder.observe(results[each.slot])
         _CELLS[heartbeat.AT] = Activity.OURS
-        if phases:
-            phases.mark("observe")
-            for each in active:
-                for phase, spent in phases.spent.items():
-                    each.spent.setdefault(phase, []).append(spent / len(active))
+        self._split(active, phases)
         now = self._now()
         if governor is not None:
             governor.saw(len(active), drafts, sum(len(emitted) for emitted, _ in decided), now - before)
@@ -359,11 +355,7 @@ class Runner:
             each.step(now, share, len(active), emitted, verified(trees[each.slot], path, whole=self._trace))
 
     def _fill(self, active: Sequence[ActiveRequest], entropy: bool) -> None:
-        """One pass over masked positions of all active requests; its time is shared equally among them.
-
-        A request without tokens so far is in its prefill until its first token is final: its passes until then count
-        for the time to the first token.
-        """
+        """One pass over masked positions of all active requests; its time is shared equally among them."""
         before = self._now()
         phases = Phases(self._now, self._engine.settle) if self._trace else None
         _CELLS[heartbeat.BEATS] += 1
@@ -374,18 +366,19 @@ class Runner:
         results = self._engine.fill(passes, entropy=entropy, phases=phases)
         decided = [each.decoder.take(results[each.slot]) for each in active]
         _CELLS[heartbeat.AT] = Activity.OURS
-        if phases:
-            phases.mark("observe")
+        self._split(active, phases)
         now = self._now()
         share = (now - before) / len(active)
         for each, emitted in zip(active, decided, strict=True):
-            if not each.output.ids:
-                each.first = each.last = now
-                each.first_tokens = each.output.extend(emitted)
-                continue
-            for phase, spent in phases.spent.items() if phases else ():
-                each.spent.setdefault(phase, []).append(spent / len(active))
             each.step(now, share, len(active), emitted, filled(len(passes[each.slot]), len(emitted)))
+
+    def _split(self, active: Sequence[ActiveRequest], phases: Phases | None) -> None:
+        """End the last phase of a traced step, and share the times of its phases equally among the requests."""
+        if phases:
+            phases.mark("observe")
+            for each in active:
+                for phase, spent in phases.spent.items():
+                    each.spent.setdefault(phase, []).append(spent / len(active))
 
     def _forced(self, active: Sequence[ActiveRequest], trees: Mapping[int, TokenTree]) -> dict[str, Any]:
         """The step's ``forced`` for simulated acceptance; untimed, since no real decoder does this work."""

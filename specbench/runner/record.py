@@ -69,7 +69,13 @@ class Conversation:
 
 @dataclass(eq=False)
 class ActiveRequest:
-    """A request in a slot. Times in nanoseconds."""
+    """A request in a slot. Times in nanoseconds.
+
+    Attributes:
+        first: when the prompt was read, and with it the first token known unless the method fills masked blocks.
+        first_tokens: tokens known then.
+        seen: when the first token was known, if that was later.
+    """
 
     request: Request
     conversation: Conversation
@@ -80,7 +86,8 @@ class ActiveRequest:
     started: int
     first: int
     last: int
-    first_tokens: int = 1  # kept when the first token was known
+    first_tokens: int = 1
+    seen: int | None = None
     gpu: GpuTrace | None = None
     busy_decode: float = 0
     accepted_lengths: list[int] = field(default_factory=list)
@@ -93,6 +100,8 @@ class ActiveRequest:
 
     def step(self, now: int, share: float, sequences: int, emitted: Sequence[int], made: Verified) -> None:
         """Count a forward that ended at ``now`` and served so many sequences; ``share``: this one's time of it."""
+        if emitted and not self.output.ids:
+            self.seen = now
         self.gaps.append(now - self.last)
         self.together = self.together or sequences > 1
         self.last = now
@@ -138,7 +147,7 @@ def make_record(
         **acceptance(done.verified),
         start_s=(done.started - origin) * _SECOND,
         segment=number,
-        ttft_s=(done.first - arrived) * _SECOND,
+        ttft_s=((done.first if done.seen is None else done.seen) - arrived) * _SECOND,
         decode_s=(done.last - done.first) * _SECOND,
         latency_s=(done.last - arrived) * _SECOND,
         waited_s=None if done.conversation.arrived is None else (done.started - arrived) * _SECOND,

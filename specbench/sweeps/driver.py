@@ -41,7 +41,7 @@ from specbench.sweeps.executors import Executor
 from specbench.sweeps.grid import Cell, Grid
 from specbench.sweeps.measured import Measured
 from specbench.sweeps.messages import Conditions, Failed, Task, WorkerInfo
-from specbench.sweeps.search import Kind, Round, Search
+from specbench.sweeps.search import Kind, Round, Search, lossy_labels
 
 #: Fields of a method's record that decide its measurements.
 _DECIDE = ("name", "options", "weights")
@@ -130,7 +130,10 @@ class _Part:
             self.folder.close()
             raise
         labels = [cell.label for cell in sweep.grid.cells]
-        self.search = Search(labels, described.tuning, described.held_out, concurrency, sweep.kind, sweep.until)
+        self.search = Search(
+            labels, described.tuning, described.held_out, concurrency, sweep.kind, sweep.until,
+            lossy=lossy_labels(config.methods),
+        )  # fmt: skip
         self.measured = Measured(shared=concurrency > 1)
         for record in self.records:
             self.measured.add(record)
@@ -277,7 +280,8 @@ class _Part:
         whole = set(self._described.tuning)
         kept = {label: why for label, why in others.items() if why or prompts[label] >= whole}
         reasons = {label: why for label, why in kept.items() if why} | self.search.stopped
-        return replace(self.search, labels=[*kept, *self.search.labels], stopped=reasons)
+        lossy = lossy_labels(read_config(self.folder).methods)
+        return replace(self.search, labels=[*kept, *self.search.labels], stopped=reasons, lossy=lossy)
 
 
 def _written(methods: Sequence[MethodSpec]) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from specbench.analysis import Many, blocks_of, minimum_clusters
-from specbench.results import BASELINE
+from specbench.results import BASELINE, MethodSpec
 from specbench.sweeps.measured import Measured
 
 Kind = Literal["grid", "halving"]
@@ -34,6 +34,7 @@ class Search:
             twice the prompts of the one before (successive halving, Jamieson and Talwalkar 2016).
         until: a configuration stops when the half width of its speedup's interval is at most this share of the speedup.
         stopped: label -> "halved", "interval" or "failed".
+        lossy: labels of methods that write their own text: none of them is the best or is dropped for its speed.
     """
 
     labels: Sequence[str]
@@ -43,6 +44,7 @@ class Search:
     kind: Kind = "grid"
     until: float | None = None
     stopped: dict[str, str] = field(default_factory=dict)
+    lossy: frozenset[str] = frozenset()
 
     def rounds(self, measured: Measured) -> Iterator[Round]:
         """Yield the rounds; a round's results must be in ``measured`` before the next is taken."""
@@ -50,7 +52,8 @@ class Search:
         for rung, blocks in enumerate(self._rungs()):
             running = [label for label in alive if label not in self.stopped]
             if rung:  # a configuration with a narrow interval waits for the others and is not dropped
-                kept = set(measured.ranked(running, self._before(rung))[: math.ceil(len(running) / 2)])
+                raced = [label for label in running if label not in self.lossy]
+                kept = {*measured.ranked(raced, self._before(rung))[: math.ceil(len(raced) / 2)], *self.lossy}
                 self.stopped |= {label: "halved" for label in running if label not in kept}
                 alive = [label for label in alive if self.stopped.get(label) != "halved"]
             looks = len(blocks) if self.until is None else LOOK_EVERY
@@ -72,8 +75,9 @@ class Search:
             yield Round((BASELINE, best), tuple(blocks_of(self.held_out, self.concurrency)))
 
     def finalists(self) -> list[str]:
-        """The configurations that were not dropped and have not failed."""
-        return [label for label in self.labels if self.stopped.get(label) not in ("halved", "failed")]
+        """The configurations that may be the best: not dropped, not failed, and with the baseline's text."""
+        ended = ("halved", "failed")
+        return [each for each in self.labels if self.stopped.get(each) not in ended and each not in self.lossy]
 
     def best(self, measured: Measured) -> str | None:
         """The configuration with the highest speedup over AR; None before anything is measured."""
@@ -108,3 +112,8 @@ class Search:
         if ratio is None or ratio.interval is None:
             return False
         return (ratio.interval.high - ratio.interval.low) / 2 <= self.until * ratio.value
+
+
+def lossy_labels(methods: Iterable[MethodSpec]) -> frozenset[str]:
+    """Labels of methods that write their own text instead of the baseline's."""
+    return frozenset(spec.label for spec in methods if not spec.lossless)

@@ -186,6 +186,10 @@ class TunePlan(SweepPlan):
     def _single(cls, method: str) -> str:
         if "," in method:
             raise UsageError("--tune takes one method and one task; repeat the command for each")
+        if method in registry.methods() and not registry.method(method).info.get("lossless", False):
+            raise UsageError(
+                f"cannot tune {method} by speed: its options change its text; sweep it with --grid and compare accuracy"
+            )
         return method
 
     @property

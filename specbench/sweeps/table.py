@@ -40,6 +40,7 @@ from specbench.results import (
 )
 from specbench.sweeps.grid import DRAFT_LENGTH
 from specbench.sweeps.measured import Measured
+from specbench.sweeps.search import lossy_labels
 
 _NAN = float("nan")
 
@@ -123,7 +124,7 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
         "prompts", "requests", "tokens", "target_forwards", "tokens_per_forward", "decode_tok_s", "decode_tok_s_low",
         "decode_tok_s_high", "speedup", "speedup_low", "speedup_high", "blocks", "verdict", "chosen_low", "chosen_high",
         "rows_per_step", "step_ms", "predicted_decode_tok_s", "user_tok_s", "accuracy", "best", "within_noise",
-        "stopped", "fault", "disturbed", "memory",
+        "own_text", "stopped", "fault", "disturbed", "memory",
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["cell", "label", "method", *options, "concurrency", "set", *figures])
 
@@ -141,6 +142,7 @@ def _rows(
         cell = head["cells"].get(label, unknown[label])
         base = {"cell": ids[label], "label": label, "method": cell["method"], **cell["values"]}
         yield {**base, "concurrency": concurrency, "set": "tuning", "stopped": "failed", "fault": fault}
+    lossy = lossy_labels(read.config.methods) - {BASELINE}
     for name, wanted in (("tuning", True), ("held-out", False)):
         by_label: dict[str, list[RequestRecord]] = defaultdict(list)
         measured = Measured(shared=concurrency > 1)
@@ -150,7 +152,7 @@ def _rows(
                 measured.add(record)
         # No best configuration for an unfinished sweep, which may still add it.
         every = [label for label in ids if label != BASELINE and label not in faults]
-        chosen = [label for label in every if found.stopped.get(label) != "halved"]
+        chosen = [label for label in every if found.stopped.get(label) != "halved" and label not in lossy]
         over = name == "tuning" and found.best is not None
         together = measured.together(every, candidates=chosen) if over else _NOTHING
         for label in (each for each in ids if each not in faults):
@@ -167,6 +169,7 @@ def _rows(
                     **_said(label, measured, together, unsure=bool(disturbed)),
                     "best": label == together.best or (name != "tuning" and label == found.best),
                     "within_noise": together.conclusive and label in together.as_good,
+                    "own_text": label in lossy,
                     "stopped": found.stopped.get(label, ""),
                     "disturbed": disturbed,
                     "memory": bandwidth_line(read.summary),

@@ -72,7 +72,7 @@ def test_the_figures_are_those_of_the_records() -> None:
         "tokens_per_forward", "decode_tok_s", "decode_tok_s_low", "decode_tok_s_high", "speedup", "speedup_low",
         "speedup_high", "blocks", "verdict", "chosen_low", "chosen_high",
         "rows_per_step", "step_ms", "predicted_decode_tok_s", "user_tok_s", "accuracy", "best", "within_noise",
-        "stopped", "fault", "disturbed", "memory",
+        "own_text", "stopped", "fault", "disturbed", "memory",
     ]  # fmt: skip
     assert list(zip(table["label"], table["set"], strict=True)) == [
         ("ar", "tuning"), (A, "tuning"), (B, "tuning"), ("ar", "held-out"), (B, "held-out"),

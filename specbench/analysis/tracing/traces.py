@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from specbench.common import UsageError
+from specbench.decoding import FILLED
 from specbench.results import LETTERS, Draft, RequestRecord, TokenTrace
 
 
@@ -31,6 +32,8 @@ def drafts_of(record: RequestRecord) -> Sequence[Draft]:
     drafts = checked_trace(record).drafts
     if not record.target_forwards:
         raise UsageError(f"{record.request_id} has no forward after the prefill; choose a longer answer")
+    if record.tokens and FILLED in record.tokens.words:
+        raise UsageError(f"{record.method} fills masked blocks and drafts nothing; name a method that drafts")
     if drafts is None:
         raise UsageError(f"{record.request_id} has no recorded drafts; repeat its run with --trace")
     if not any(draft.ids for draft in drafts):

@@ -38,7 +38,10 @@ class Masks:
         reach = reach.diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # [slots, rows, rows]
         lengths = see.lengths[group.slots].long()
         own = lengths[:, None] + torch.arange(rows, device=depth.device)
-        return _additive(lengths, own, reach, depth, cells, sight, dtype)
+        if see.starts is None:
+            return _additive(lengths, own, reach, depth, cells, sight, dtype)
+        # Rows of a pass over masked positions may see fewer cells than there are rows; the others do not exist.
+        return _additive(lengths, own, reach, depth, cells + rows, sight, dtype)[..., :cells]
 
     def of_all(self, sight: Sight, dtype: torch.dtype, capacity: int) -> Tensor:
         """Mask [S, 1, N, L] for slots that are padded to all N rows each; every padding row sees some cells."""

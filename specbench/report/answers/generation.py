@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.analysis import checked_trace, origin_of, parents_of, token_texts
-from specbench.decoding import ORIGINS
+from specbench.decoding import FILLED, ORIGINS
 from specbench.results import BONUS, PREFILL, Draft, RequestRecord, TokenTrace
 
 END, EMPTY, BLANK, REJECTED = "∎", "◌", "␣", "✗"
@@ -139,7 +139,10 @@ class Generation:
         signs = [f"{END} end of the answer"] if any(token.beyond for token in tokens) else []
         empty = not all(token.text for token in tokens) or not all(draft.text for draft in drafts)
         signs += [f"{EMPTY} a token without text of its own"] if empty else []
-        if self._record.tokens and self._record.tokens.drafts is None:
+        trace = self._record.tokens
+        if trace and FILLED in trace.words:
+            return "; ".join(signs) + "." * bool(signs)
+        if trace and trace.drafts is None:
             return "; ".join([*signs, "use --trace to record rejected drafts"]) + "."
         return "; ".join([*signs, f"{REJECTED} rejected drafts"]) + "."
 

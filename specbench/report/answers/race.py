@@ -155,7 +155,8 @@ def lane(record: RequestRecord) -> Lane:
     """
     if record.step_s is None:
         raise UsageError(f"cannot race {record.request_id}: its record has no step times; repeat its run")
-    ends = accumulate(step_seconds(record, shared=False), initial=record.ttft_s)
+    start = record.ttft_s if record.first_tokens else record.latency_s - record.decode_s
+    ends = accumulate(step_seconds(record, shared=False), initial=start)
     return Lane(record.method, [Arrival(end, step.tokens) for end, step in zip(ends, steps(record), strict=True)])
 
 

@@ -99,7 +99,7 @@ def _found(found: Finished) -> list[str]:
     summary = found.summary
     if found.config.load:
         return [f"Found: {line}" for line in load_sentences(summary)] + objective_lines(found.config.load, summary)
-    own = [_own_text(row) for row in summary.rows if lossy_by_design(row) and row.speedup and not row.failed]
+    own = [_own_text(row) for row in summary.rows if lossy_by_design(row) and row.e2e_speedup and not row.failed]
     rows = candidates(found, withholding=False)
     if not rows:
         return own
@@ -125,12 +125,14 @@ def _found(found: Finished) -> list[str]:
 
 def _own_text(row: MethodSummary) -> str:
     """Speed and accuracy of a row whose method does not claim the baseline's text, so that it is never the fastest."""
-    assert row.speedup is not None
-    low, high = row.speedup.interval or (None, None)
-    interval = "" if low is None or high is None else f" [{number(low, 2)}, {number(high, 2)}]"
+    parts = []
+    for speedup, word in ((row.speedup, "speed"), (row.e2e_speedup, "speed with the prompt")):
+        if speedup is not None:
+            low, high = speedup.interval or (None, None)
+            interval = "" if low is None or high is None else f" [{number(low, 2)}, {number(high, 2)}]"
+            parts.append(f"{number(speedup.value, 2)}{interval} times {BASELINE}'s {word}")
     right = gained(row.accuracy_difference) if row.accuracy_difference else "its answers were not scored"
-    figure = f"{number(row.speedup.value, 2)}{interval} times {BASELINE}'s speed"
-    return f"Lossy: {name(row)} writes its own text at {figure}; {right}"
+    return f"Lossy: {name(row)} writes its own text at {', '.join(parts)}; {right}"
 
 
 def _title(run: Mapping[str, Any], row: MethodSummary) -> str:

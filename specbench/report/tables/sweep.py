@@ -26,7 +26,8 @@ SHOWN = 20
 SWEPT = (
     "tok/s and TPF as for runs; speedup over AR at the same concurrency on the same prompts, 95% paired bootstrap over "
     "prompts, or over blocks of prompts that were stepped together. best: the highest speedup; fastest: ar, where no "
-    "method has a speedup above 1; within noise: multiple comparisons with the best method do not rule it out."
+    "method has a speedup above 1; within noise: multiple comparisons with the best method do not rule it out. own "
+    "text: the method writes another text than ar and is never the best; compare accuracy."
 )
 
 
@@ -120,7 +121,11 @@ def found(row: Mapping[Any, Any], baseline_wins: bool = False) -> str:
     if row["method"] == BASELINE:
         return f"{UNSURE if _why(row) else ''}fastest" if baseline_wins and row["set"] == "tuning" else ""
     best = "best method" if baseline_wins else "best"
-    lines = [row["stopped"], best if row["best"] else "within noise" if row["within_noise"] else ""]
+    lines = [
+        "own text" if row.get("own_text") is True else "",
+        row["stopped"],
+        best if row["best"] else "within noise" if row["within_noise"] else "",
+    ]
     return f"{UNSURE if row['best'] and _why(row) else ''}{' '.join(word for word in lines if word)}"
 
 

@@ -74,6 +74,7 @@ def target_of(
         note=note,
         warn=warn,
         measured=measured,
+        stops=loaded.stop_ids,
         mask_token=lambda: mask_token(loaded.model.config, loaded.tokenizer),
         once=once,
     )
