@@ -7,7 +7,7 @@ Fast-dLLM's on the probability (§3.3), and dParallel's on the entropy (Chen et 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pydantic import model_validator
@@ -88,7 +88,7 @@ class Decoder(MaskedDecoder):
     def prepare(options: Options, target: Target) -> Shared:
         return Shared(mask_of(options, target), shift_of(options.shift, target))
 
-    def read(self, prompt: tuple[int, ...]) -> Fill:  # type: ignore[override]
+    def read(self, prompt: Sequence[int]) -> Fill:
         self.start(prompt)
         self._end = len(prompt) + self._budget
         self._begin = len(prompt)

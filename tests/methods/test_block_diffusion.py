@@ -135,7 +135,7 @@ def test_masked_diffusion_equals_its_dense_twin(seed: int, rule: Mapping[str, An
 @pytest.mark.parametrize("shift", [False, True])
 @pytest.mark.parametrize("thresholds", [(0.1, 0.95, 0.3), (0.5, 0.9, 0.2), (1.0, 0.5, 0.15), (0.0, 1.0, 0.9)])
 @pytest.mark.parametrize("seed", CASES)
-def test_d2f_equals_its_dense_twin(model: Any, seed: int, thresholds: tuple[float, float, float], shift: bool) -> None:
+def test_d2f_equals_its_dense_twin(seed: int, thresholds: tuple[float, float, float], shift: bool) -> None:
     model, block, tokens = model_of(seed), 5, 20
     prompt = prompt_of(seed + 30, model)
     names = ("block_add_threshold", "decoded_token_threshold", "skip_threshold")
