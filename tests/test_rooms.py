@@ -41,7 +41,7 @@ BUDGETS = {
     "quality": 850,
     "report": 11220,  # tables with two axes, reproductions; acceptance, waiting times, users; load; texts of models
     "results": 3865,  # campaigns; acceptance, percentiles, figures by length; logit processors; three other tools; load
-    "runner": 5440,  # a judge of several runs; kept prefixes, grown prompts; open-loop load; masked blocks
+    "runner": 5455,  # a judge of several runs; kept prefixes, grown prompts; open-loop load; masked blocks
     "sweeps": 3080,  # campaigns; curves over the draft length
     "training": 6515,  # masks of block diffusion
 }

@@ -130,7 +130,10 @@ class BlockDecoder(MaskedDecoder):
 
     @abstractmethod
     def unmask(self, predicted: Mapping[int, Prediction]) -> None:
-        """Fill masked positions of the block with some of the predictions, by position; at least one."""
+        """Fill at least one masked position of the block with its prediction.
+
+        ``predicted``: by position, of every position that the pass predicts, known ones among them.
+        """
 
     def opened(self) -> None:
         """A new block begins."""

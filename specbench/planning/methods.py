@@ -211,7 +211,9 @@ def make_method(label: str, name: str, raw: Mapping[str, Any], *, flag: str = ""
         raise UsageError(f"cannot use {card.who}: noise in its method.toml has to be shared or own, not {noise}")
     with plugins.plugin_call(card.who):
         own, acceptance = noise == "own" or bool(module.Decoder.own_noise(options)), module.Decoder.acceptance(options)
-    lossless, measures = bool(card.info.get("lossless")) and acceptance is None, card.info.get("measures", {})
+    # Nothing verifies the tokens of a method that fills masked blocks, whatever its card says.
+    own_text = acceptance is not None or issubclass(module.Decoder, FillDecoder)
+    lossless, measures = bool(card.info.get("lossless")) and not own_text, card.info.get("measures", {})
     if getattr(options, "stop", False):
         measures = {**measures, **STOP_MEASURES}
     method = Method(name, label, options, lossless, module.Decoder, measures, None, own, acceptance, card.origin)

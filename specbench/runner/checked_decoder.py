@@ -22,6 +22,10 @@ _OURS, _BEGIN, _DRAFT, _OBSERVE, _END, _MEASURES = map(
 )
 
 
+#: Most passes without a finished token: so many, and so many for each row of the largest pass.
+_IDLE, _IDLE_EACH = 64, 4
+
+
 class CheckedDecoder:
     """Call a decoder, record each call in :mod:`specbench.common.heartbeat`, and refuse invalid return values.
 
@@ -34,6 +38,7 @@ class CheckedDecoder:
 
     def __init__(self, decoder: Decoder, most: int) -> None:
         self._decoder, self._most = decoder, most
+        self._idle = 0  # passes over masked positions since the last finished token
 
     def begin(self, ids: Sequence[int]) -> TokenTree | None:
         """The guesses to send with the prompt: draft-only rows, or None."""
@@ -68,6 +73,9 @@ class CheckedDecoder:
         """Pass a pass's result to the decoder; the answer's tokens that have become final."""
         _SHARED[_AT] = _OBSERVE
         tokens = [*self._fills.take(result)]
+        self._idle = 0 if tokens else self._idle + 1
+        if self._idle > _IDLE + _IDLE_EACH * self._most:
+            raise plugins.Refused(f"it finished no token in {self._idle:,} passes")
         if not all(map(_is_whole, tokens)):
             raise plugins.Refused(f"its tokens are {str(tokens)[:40]}, which are not token ids")
         return tokens

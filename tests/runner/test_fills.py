@@ -122,6 +122,18 @@ def test_a_faulty_pass_is_the_methods_fault(engine: Engine, wrong: Callable[[], 
         list(runner.segment(method, [Request("p", 0, prompt(9, 97), rule)]))
 
 
+def test_a_decoder_that_fills_nothing_is_stopped() -> None:
+    class Idle(FILLS["sdar"].decoder):  # type: ignore[misc]
+        def unmask(self, predicted: Any) -> None: ...
+
+    method = Method("sdar", "sdar", FILLS["sdar"].options, False, Idle, shared=MASK)
+    rule = StopRule(frozenset(), (), 8, str)
+    with attached(supported("qwen2"), capacity=64, max_rows=16) as engine:
+        runner = Runner(engine, lambda label, request: Context(97, 96, random.Random(0)))
+        with pytest.raises(PluginFault, match="no token"):
+            list(runner.segment(method, [Request("p", 0, prompt(9, 97), rule)]))
+
+
 @pytest.mark.parametrize("flags", [{"keep_prefix": True}, {"presence_penalty": 1.0}, {"simulate": ["sdar=2"]}])
 def test_unsupported_flags_are_refused(flags: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="sdar"):

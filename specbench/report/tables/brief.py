@@ -166,7 +166,8 @@ def _sure(summary: RunSummary, best: MethodSummary, others: Sequence[MethodSumma
     if other := [row.method for row in graded if row.lossless and row.lossless.verdict != "exact"]:
         parts.append(f"some answers of {_some(other)} are not {BASELINE}'s")
     elif graded:
-        parts.append(f"all answers are {BASELINE}'s")
+        others_too = any(map(lossy_by_design, summary.rows))
+        parts.append(f"all answers {'of the other rows ' * others_too}are {BASELINE}'s")
     return parts
 
 
