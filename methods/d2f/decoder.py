@@ -19,7 +19,6 @@ from specbench.decoding import (
     Prediction,
     Target,
     best_of,
-    mask_of,
     option,
     shift_of,
     shift_option,
@@ -79,7 +78,7 @@ class Decoder(MaskedDecoder):
 
     @staticmethod
     def prepare(options: Options, target: Target) -> tuple[int, bool]:
-        return mask_of(options, target), shift_of(options.shift, target)
+        return target.mask_token(options.mask), shift_of(options.shift, target)
 
     def read(self, prompt: Sequence[int]) -> Fill:
         self.start(prompt)

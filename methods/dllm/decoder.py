@@ -22,7 +22,6 @@ from specbench.decoding import (
     above,
     best_of,
     even_shares,
-    mask_of,
     option,
     shift_of,
     shift_option,
@@ -86,7 +85,7 @@ class Decoder(MaskedDecoder):
 
     @staticmethod
     def prepare(options: Options, target: Target) -> Shared:
-        return Shared(mask_of(options, target), shift_of(options.shift, target))
+        return Shared(target.mask_token(options.mask), shift_of(options.shift, target))
 
     def read(self, prompt: Sequence[int]) -> Fill:
         self.start(prompt)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specbench.common import UsageError
 from specbench.methods.fast_dllm import learning
-from specbench.models import LoadedModel, mask_token
+from specbench.models import LoadedModel
 from specbench.training import Job, Teaching, WeightOptions, finetune
 
 
@@ -17,12 +16,12 @@ class Options(learning.Options, WeightOptions):
 
 def check(options: Options, target: LoadedModel) -> None:
     """Refuse a wrong or missing mask token before answers are decoded."""
-    _mask(options, target)
+    target.mask_token(options.mask)
 
 
 def train(options: Options, job: Job) -> Mapping[str, Any]:
     """See :func:`finetune`."""
-    mask = _mask(options, job.target)
+    mask = job.target.mask_token(options.mask)
     collator = learning.Collator(options, mask, job.seed)
     return finetune(
         Teaching(
@@ -36,13 +35,3 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         options,
         job,
     )
-
-
-def _mask(options: Options, target: LoadedModel) -> int:
-    mask = mask_token(target.model.config, target.tokenizer) if options.mask is None else options.mask
-    if mask >= target.vocab_size:
-        raise UsageError(
-            f"cannot mask with token {mask}: the vocabulary of {target.spec.name} ends at {target.vocab_size - 1}; set "
-            "mask to the id of a token that texts do not use"
-        )
-    return mask

@@ -79,7 +79,7 @@ class Decoder(BlockDecoder):
         options = self._options
         masked = self.text.masked(min(predicted), max(predicted) + 1)
         # The first block has fewer masks than passes, and earlier passes may have kept more than their share.
-        share = min(self._shares[min(self._step, len(self._shares) - 1)] or 1, len(masked))
+        share = min(self._shares[min(self._step, len(self._shares) - 1)], len(masked))
         self._step += 1
         probability = {at: predicted[at].probability for at in masked}
         if options.strategy == "sequential":

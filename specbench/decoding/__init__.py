@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from specbench.decoding.block_decoder import FillOptions as FillOptions
     from specbench.decoding.block_decoder import MaskedDecoder as MaskedDecoder
     from specbench.decoding.block_decoder import Prediction as Prediction
-    from specbench.decoding.block_decoder import mask_of as mask_of
     from specbench.decoding.block_decoder import shift_of as shift_of
     from specbench.decoding.block_decoder import shift_option as shift_option
     from specbench.decoding.convergence import State as State

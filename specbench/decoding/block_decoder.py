@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from specbench.common import Options, UsageError, option
+from specbench.common import Options, option
 from specbench.decoding.fill import Fill, FillDecoder, FillResult
 from specbench.decoding.masked_text import MaskedText, block_ends
 from specbench.decoding.protocol import Context, Target
@@ -31,26 +31,9 @@ class Prediction(NamedTuple):
     entropy: float = 0.0
 
 
-def mask_of(options: FillOptions, target: Target) -> int:
-    """The id of the mask token.
-
-    Raises:
-        UsageError: the model has no such token, or it ends answers.
-    """
-    mask = target.mask_token() if options.mask is None else options.mask
-    size = int(target.model.get_input_embeddings().weight.shape[0])
-    if not 0 <= mask < size:
-        raise UsageError(f"cannot mask with token {mask}: the model has {size} tokens; set mask to another id")
-    if mask in target.stops:
-        raise UsageError(f"cannot mask with token {mask}: it ends answers; set mask to another id")
-    return mask
-
-
 def shift_option() -> Any:
     """Return the option ``shift`` of a method for models of both kinds."""
-    return option(
-        None, help="a row predicts the next position's token (Dream), not its own (LLaDA); default is the model's way"
-    )
+    return option(None, help="a row predicts the next position's token instead of its own; default is the model's way")
 
 
 def shift_of(shift: bool | None, target: Target) -> bool:
@@ -122,7 +105,7 @@ class BlockDecoder(MaskedDecoder):
 
     @staticmethod
     def prepare(options: Any, target: Target) -> int:
-        return mask_of(options, target)
+        return target.mask_token(options.mask)
 
     @abstractmethod
     def denoise(self, begin: int, end: int) -> Fill:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn
 
 from specbench.decoding.protocol import Decoder
@@ -68,18 +69,18 @@ class Fill:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @property
+    @cached_property
     def least(self) -> int:
         """Cells that every row sees."""
         return min(self.sees)
 
-    @property
+    @cached_property
     def ordered(self) -> bool:
         """Whether row i sees at most i + 1 cells more than every row sees, as kernels expect of a tree's rows."""
         least = self.least
         return self.most == least or all(seen - least <= row + 1 for row, seen in enumerate(self.sees))
 
-    @property
+    @cached_property
     def most(self) -> int:
         """Cells that some row sees."""
         return max(self.sees)

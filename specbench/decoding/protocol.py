@@ -18,8 +18,10 @@ from specbench.common import Options, UsageError, plugins
 from specbench.decoding.tree import Branch, StepResult, TokenTree, TypicalAcceptance
 
 
-def _no_mask_token() -> int:
-    raise UsageError("cannot fill masked blocks here: the mask token is not known; set the option mask")
+def _chosen_mask(chosen: int | None) -> int:
+    if chosen is None:
+        raise UsageError("cannot fill masked blocks here: the mask token is not known; set the option mask")
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,7 @@ class Target:
         warn: shows and records a warning, for example that a draft model was made for another target.
         measured: (name, function that measures) -> the result stored under that name: measured once on this machine, so
             that choices based on it are the same in every run.
-        stops: token ids that end an answer.
-        mask_token: returns the id of the model's mask token; raises UsageError if it has none.
+        mask_token: the id that the user chose, or None -> the id of the mask token; raises UsageError if it has none.
         once: (key, function that creates) -> the object created first for that key, so that rows of a run with the same
             weights load them once. Only one row decodes at a time.
     """
@@ -76,8 +77,7 @@ class Target:
     note: Callable[[Mapping[str, Any]], None] = lambda facts: None
     warn: Callable[[str], None] = lambda line: None
     measured: Callable[[str, Callable[[], Any]], Any] = lambda name, take: take()
-    stops: Collection[int] = ()
-    mask_token: Callable[[], int] = _no_mask_token
+    mask_token: Callable[[int | None], int] = _chosen_mask
     once: Callable[[Hashable, Callable[[], Any]], Any] = lambda key, make: make()
 
 

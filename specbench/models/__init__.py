@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from specbench.models.adapters import fingerprints as fingerprints
     from specbench.models.config_shape import configured_parameters as configured_parameters
     from specbench.models.config_shape import configured_shape as configured_shape
-    from specbench.models.control import mask_token as mask_token
     from specbench.models.export.copies import exported as exported
     from specbench.models.export.copies import kept as kept
     from specbench.models.export.exported import Exported as Exported

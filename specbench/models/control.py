@@ -60,10 +60,7 @@ def mask_token(config: Any, tokenizer: Any) -> int:
     """Return the id of the token that stands for an unknown one in block diffusion.
 
     It is the model's own, named by its configuration or tokenizer, else the special token with the highest id that is
-    neither a start, end, padding or unknown token nor part of the chat template.
-
-    Raises:
-        UsageError: there is no such token.
+    neither a start, end, padding or unknown token nor part of the chat template. Raises UsageError if there is none.
     """
     for source in (config, tokenizer):
         own = getattr(source, "mask_token_id", None)

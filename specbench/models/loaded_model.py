@@ -48,6 +48,17 @@ class LoadedModel:
         """Rows of the LM head, which may be more than the tokenizer's tokens; all token ids are smaller."""
         return int(self.model.get_output_embeddings().weight.shape[0])
 
+    def mask_token(self, chosen: int | None = None) -> int:
+        """Return the id of the token that masks others: ``chosen``, or the model's own (:func:`.control.mask_token`).
+
+        Raises UsageError if the model has no such token, or if it ends answers.
+        """
+        mask = control.mask_token(self.model.config, self.tokenizer) if chosen is None else chosen
+        if 0 <= mask < self.vocab_size and mask not in self.stop_ids:
+            return mask
+        why = "it ends answers" if mask in self.stop_ids else f"{self.spec.name} has {self.vocab_size} tokens"
+        raise UsageError(f"cannot mask with token {mask}: {why}; set mask to the id of a token that texts do not use")
+
     @property
     def has_chat_template(self) -> bool:
         return bool(getattr(self.tokenizer, "chat_template", None))

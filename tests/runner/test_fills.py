@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,6 @@ from support.models import attached, prompt, supported, tiny_llama
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import PluginFault, UsageError
-from specbench.decoding.block_decoder import FillOptions, mask_of
 from specbench.decoding.fill import Fill
 from specbench.decoding.protocol import Context, Method
 from specbench.engine import graphs
@@ -179,16 +180,14 @@ def test_a_pass_that_runs_alone_has_its_phases() -> None:
     assert min(record.phases_s["forward"]) > 0
 
 
-def test_a_mask_token_outside_the_model_is_refused() -> None:
-    class Target:
-        model = tiny_llama(64)
-        stops: tuple[int, ...] = ()
-
-        def mask_token(self) -> int:
-            return 64  # of a tokenizer that was extended without the embedding
-
+@pytest.mark.parametrize("mask", [-1, 64, 7])
+def test_a_mask_token_that_cannot_mask_is_refused(mask: int) -> None:
+    model = replace(decoders.loaded(tiny_llama(64)), stop_ids=frozenset({7}))
+    assert model.mask_token(63) == 63
     with pytest.raises(UsageError):
-        mask_of(FillOptions(), Target())  # type: ignore[arg-type]
+        model.mask_token(mask)
+    with pytest.raises(UsageError):
+        replace(model, tokenizer=SimpleNamespace(mask_token_id=mask)).mask_token()
 
 
 def test_a_captured_pass_copies_nothing_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

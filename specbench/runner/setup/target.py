@@ -8,7 +8,7 @@ from typing import Any
 from specbench.common import SpecbenchError, UsageError, plugins
 from specbench.decoding import Target
 from specbench.engine import Engine
-from specbench.models import LoadedModel, mask_token
+from specbench.models import LoadedModel
 
 
 def no_draft_models(name: str) -> Any:
@@ -74,8 +74,7 @@ def target_of(
         note=note,
         warn=warn,
         measured=measured,
-        stops=loaded.stop_ids,
-        mask_token=lambda: mask_token(loaded.model.config, loaded.tokenizer),
+        mask_token=loaded.mask_token,
         once=once,
     )
 
