@@ -35,7 +35,7 @@ BUDGETS = {
     "evals": 5260,  # recorded conversations; ShareGPT's, which training read too
     "heads": 1900,
     "hardware": 1725,  # counted experts
-    "models": 3740,  # packed and quantised weights; templates' arguments; huge pages; mask tokens; diffusion models
+    "models": 3760,  # packed, quantised weights; templates; huge pages; diffusion models; trained folders
     "planning": 1945,  # logit processors, grammar files; lengths of contexts; rates; refusals for masked blocks
     "profiling": 1150,  # counted experts
     "quality": 850,

@@ -35,6 +35,10 @@ def options(command: str) -> dict[str, list[str]]:
     return found
 
 
+def method_of(piece: weights.Piece) -> str:
+    return piece.name.removeprefix("four-")  # trained for a comparison only
+
+
 @pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.name)
 def test_a_piece_is_made_by_commands_that_run(piece: weights.Piece) -> None:
     for command in piece.commands:
@@ -42,14 +46,15 @@ def test_a_piece_is_made_by_commands_that_run(piece: weights.Piece) -> None:
         assert program == "specbench"
         typer.main.get_command(app).commands[name].make_context(name, rest)  # type: ignore[attr-defined]
     words = shlex.split(piece.commands[-1])
-    assert words[:3] == ["specbench", "train", piece.name]
+    method = method_of(piece)
+    assert words[:3] == ["specbench", "train", method]
     of = options(piece.commands[-1])
     settings = dict(setting.split("=") for setting in of["--set"])
-    recipe = registry.trainable(piece.name).recipe()
+    recipe = registry.trainable(method).recipe()
     recipe.Options.model_validate(settings)
-    TrainPlan(method=piece.name, model=of["--model"][0], settings=of["--set"], held_out=int(of["--held-out"][0]))
+    TrainPlan(method=method, model=of["--model"][0], settings=of["--set"], held_out=int(of["--held-out"][0]))
     assert piece.made.startswith(of["--out"][0] + "/")
-    assert (ROOT / piece.shipped).is_dir()
+    assert (ROOT / piece.shipped).is_dir() or method != piece.name
 
 
 def made_otherwise(piece: weights.Piece, folder: Path) -> list[str]:
@@ -59,7 +64,7 @@ def made_otherwise(piece: weights.Piece, folder: Path) -> list[str]:
     if "curve" not in made:
         return []
     settings = dict(setting.split("=") for setting in options(piece.commands[-1])["--set"])
-    recipe = registry.trainable(piece.name).recipe()
+    recipe = registry.trainable(method_of(piece)).recipe()
     mine, theirs = (recipe.Options.model_validate(each).model_dump() for each in (settings, made["options"]))
     return [name for name in mine if mine[name] != theirs[name]]
 

@@ -12,7 +12,6 @@ for _library in ("torchao", "torch.utils._pytree"):
 if TYPE_CHECKING:
     from specbench.models import names as names
     from specbench.models import weights as weights
-    from specbench.models.adapters import CARD as CARD
     from specbench.models.adapters import fingerprints as fingerprints
     from specbench.models.config_shape import configured_parameters as configured_parameters
     from specbench.models.config_shape import configured_shape as configured_shape
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from specbench.models.loader import load as load
     from specbench.models.memory import check_memory as check_memory
     from specbench.models.memory import use_huge_pages as use_huge_pages
+    from specbench.models.names import CARD as CARD
     from specbench.models.names import DEFAULT_MODEL as DEFAULT_MODEL
     from specbench.models.names import DTYPES as DTYPES
     from specbench.models.names import EXPORTED as EXPORTED

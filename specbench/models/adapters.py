@@ -25,9 +25,9 @@ from specbench.common import (
 )
 from specbench.models import checkpoint, weights
 from specbench.models.memory import check_memory
+from specbench.models.names import CARD
 from specbench.models.stored import stored
 
-CARD = "card.json"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 _MISSING = "Found missing adapter keys"  # start of PEFT's warning, after which it would use random values

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from specbench.common import UsageError, one_line, read_json_object, toml, unknown_name
+from specbench.common import UsageError, one_line, read_json_object, registry, toml, unknown_name
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -28,6 +28,9 @@ _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent  # adapters are in their methods' folders
 _ALL = "specbench list models shows all"
 _ADAPTER = "adapter_config.json"  # PEFT's name
+
+#: File of a trained model's folder: what ``specbench train`` did, and how to decode with it.
+CARD = "card.json"
 
 Kind = Literal["hub", "folder", "gguf", "config", "adapter"]
 
@@ -56,6 +59,22 @@ class Source:
 def aliases() -> dict[str, dict[str, Any]]:
     """Return the entries of ``models.toml`` by alias."""
     return toml.read(_HERE / "models.toml", "install specbench-llm again")
+
+
+def trained(spec: str) -> tuple[str | None, dict[str, Any]]:
+    """Return the method that a ``--model`` value was trained for and the method's options; None if it is unknown.
+
+    Both are the alias's, or those of the card that ``specbench train`` wrote into the folder.
+    """
+    entry = aliases().get(spec)
+    if entry is not None:
+        return entry.get("method"), entry.get("options", {})
+    card = Path(os.path.expanduser(spec), CARD)
+    made = read_json_object(card, "use a complete copy of the folder") if os.path.isfile(card) else {}
+    method, options = made.get("method"), made.get("decoding", {})
+    if method not in registry.methods() or not isinstance(options, dict):  # of a plug-in that is not installed
+        return None, {}
+    return method, options
 
 
 def configs() -> dict[str, Path]:

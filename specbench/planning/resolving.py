@@ -190,14 +190,14 @@ def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
 
 
 def _by_alias(plan: Plan) -> tuple[list[str], dict[str, str], Settings, list[str], str]:
-    """Apply ``--head`` and the settings of the model's alias that the user did not set.
+    """Apply ``--head`` and the settings of the model's alias, or trained folder, that the user did not set.
 
-    Return the methods as named, their labels, all settings, the settings that the user did not write, and a note on the
-    alias.
+    Return the methods as named, their labels, all settings, the settings that the user did not write, and a note on
+    them.
     """
     source = names.resolve(plan.model)
-    alias = names.aliases().get(plan.model, {})
-    own, method = alias.get("method"), plan.method
+    own, options = names.trained(plan.model)
+    suits, method = names.aliases().get(plan.model, {}).get("suits", {}), plan.method
     flags = []
     if method is None:
         method = f"{BASELINE},{own}" if own else DEFAULT_METHODS
@@ -206,11 +206,11 @@ def _by_alias(plan: Plan) -> tuple[list[str], dict[str, str], Settings, list[str
     labels = assign_labels(methods)
     heads = settings_of_all(labels, "head", plan.head) if plan.head is not None else []
     given = parse_settings(labels, [*plan.settings, *heads])
-    defaults = {**alias.get("suits", {}), **({own: alias.get("options", {})} if own else {})}
+    defaults = {**suits, **({own: options} if own else {})}
     more: Settings = {}
-    for name, options in defaults.items():
+    for name, sets in defaults.items():
         if name == own or name in methods:
-            more |= default_settings(labels, given, name, options)
+            more |= default_settings(labels, given, name, sets)
     flags += [f"--set {setting}" for setting in written(more)]
     parts = [" ".join(flags)] if flags else []
     parts += [f"chat template {source.template}"] if source.template else []
@@ -259,7 +259,7 @@ def _some(flag: str, text: str) -> list[str]:
 def _untrained(model: str, methods: Sequence[str]) -> Iterator[str]:
     """Yield a warning for each method that needs a model trained for it, if its ``method.toml`` has figures."""
     known = names.aliases()
-    mine = known.get(model, {}).get("method")
+    mine, _ = names.trained(model)
     for name in dict.fromkeys(methods):
         expected = registry.method(name).info.get("untrained")
         if expected is None or name == mine:

@@ -57,7 +57,7 @@ def _readme(made: Mapping[str, Any]) -> str:
         + on_policy,
         "",
         "```",
-        f"specbench run --model THIS_FOLDER --method {method} --task gsm8k",
+        "specbench run --model THIS_FOLDER --task gsm8k",
         "```",
         "",
         *_table(made),
@@ -105,8 +105,8 @@ def _cost(made: Mapping[str, Any]) -> list[str]:
     parts += [f"{cost.energy_j / 3.6e6:.2f} kWh"] if cost.energy_j is not None else []
     lines = [f"The training took {', '.join(parts)}."]
     if (collecting := made.get("collecting_hours")) is not None:
-        what = "Jacobi states" if "trajectories" in made else "answers"
-        lines.append(f"Collecting its {what} before took {collecting:.2f} hours.")
+        what = "Making Jacobi states from its answers" if "trajectories" in made else "Decoding its answers"
+        lines.append(f"{what} took {collecting:.2f} hours before.")
     if before := made.get("pretraining_tokens"):
         lines.append(f"Its tokens are {cost.tokens_seen / before:.2g} of the {before:.2g} of the pre-training.")
     return [" ".join(lines), ""]

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict
 
 from specbench.analysis import UNVERIFIED, Compared, Metric, Quality, compare_quality
 from specbench.common import UsageError, read_json_object, validate
+from specbench.models import CARD
 
-_CARD = "card.json"
 TODO = "train again, or use a complete copy of the folder"
 
 
@@ -32,12 +32,12 @@ class _Card(BaseModel):
 def check_card(model: str) -> Path:
     """Return the folder of trained weights that MODEL names, checked before anything is loaded."""
     folder = Path(model).expanduser()
-    if not (folder / _CARD).is_file():
+    if not (folder / CARD).is_file():
         raise UsageError(
-            f"cannot write --card: {model} has no {_CARD}; give a folder of specbench train (adapter or checkpoint) as "
+            f"cannot write --card: {model} has no {CARD}; give a folder of specbench train (adapter or checkpoint) as "
             "the last MODEL"
         )
-    validate(_Card, read_json_object(folder / _CARD, TODO), folder / _CARD, TODO)
+    validate(_Card, read_json_object(folder / CARD, TODO), folder / CARD, TODO)
     return folder
 
 

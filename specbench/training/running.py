@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.common import UsageError, check_writable, keywords, plugins, registry, sole_use, write_json_atomic
 from specbench.evals import file_stem, names_file
+from specbench.models import CARD
 from specbench.runner import notes_of, printing_to
 from specbench.training.choose import choose
 from specbench.training.data.given_answers import has_answers
@@ -76,7 +77,6 @@ def _check_held_out(held_out: int, prompts: int) -> None:
 def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callable[[str], None]) -> dict[str, Any]:
     """Train according to a checked plan and return the model card."""
     from specbench.common import progress_lines
-    from specbench.models import CARD
     from specbench.runner import load_model
     from specbench.training.data.answers import Asking
     from specbench.training.data.sources import Wanted, find

@@ -27,6 +27,7 @@ from specbench.common import (
     unknown_name,
     validate,
 )
+from specbench.models import CARD
 from specbench.training.choose import choose
 from specbench.training.recipe import LoopOptions
 from specbench.training.running import check_given, run_collection, run_training
@@ -188,8 +189,6 @@ class Cells:
 
     def made(self, cell: Cell) -> Made | None:
         """Return the weights of a finished training; None if it is unfinished or its weights are gone."""
-        from specbench.models import CARD  # imports torch
-
         path = cell.plan.into / CARD
         if not path.exists():
             return None

@@ -10,8 +10,9 @@ from support import runs
 from support.models import byte_tokenizer, save
 from support.wording import wording
 
+from specbench.common import write_json_atomic
 from specbench.common.errors import UsageError
-from specbench.models import loader, names
+from specbench.models import CARD, loader, names
 from specbench.planning.plan import Plan
 from specbench.planning.resolving import Resolved, resolve
 
@@ -66,6 +67,28 @@ def test_an_alias_without_a_method_gets_the_usual_ones_and_another_method_is_lef
     for made in (plan("smollm2-135m"), plan("config:tiny"), plan("toy", "jacobi")):
         assert [method.label for method in made.methods] == ["ar", "jacobi"]
         assert made.notes == ()
+
+
+def test_a_trained_folder_brings_the_method_and_options_of_its_card(tmp_path: Path) -> None:
+    folder = save(tmp_path / "trained")
+    write_json_atomic(folder / CARD, {"method": "fast-dllm", "decoding": {"block_size": 8, "mask": 6}})
+    baseline, row = plan(str(folder)).specs()
+    assert (baseline.label, row.label) == ("ar", "fast-dllm")
+    assert (row.options["block_size"], row.options["mask"]) == (8, 6)
+    *_, chosen = plan(str(folder), "fast-dllm", "fast-dllm.mask=9").specs()
+    assert (chosen.options["block_size"], chosen.options["mask"]) == (8, 9)
+    assert [method.label for method in plan(str(folder), "jacobi").methods] == ["ar", "jacobi"]
+
+
+@pytest.mark.parametrize(
+    "card", [{}, {"method": "of-a-plug-in", "decoding": {"n": 2}}, {"method": "jf", "decoding": 3}]
+)
+def test_a_card_without_a_known_method_sets_nothing(tmp_path: Path, card: dict[str, Any]) -> None:
+    folder = save(tmp_path / "trained")
+    write_json_atomic(folder / CARD, card)
+    made = plan(str(folder))
+    assert [method.label for method in made.methods] == ["ar", "jacobi"]
+    assert made.notes == ()
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ import specbench
 from specbench.common.prompt import Prompt
 from specbench.decoding.head_decoder import shipped_head
 from specbench.decoding.protocol import Method
-from specbench.models import names
-from specbench.models.adapters import CARD
+from specbench.models import CARD, names
 from specbench.models.loaded_model import LoadedModel
 from specbench.models.loader import load
 from specbench.planning.methods import assign_labels, default_settings, make_methods, plan_methods

@@ -15,8 +15,8 @@ from support.models import prompt, save, save_adapter
 from support.wording import wording
 
 from specbench.common.errors import UsageError
-from specbench.models import names
-from specbench.models.adapters import CARD, fingerprint, fingerprints
+from specbench.models import CARD, names
+from specbench.models.adapters import fingerprint, fingerprints
 from specbench.models.loader import load
 
 WEIGHTS = "adapter_model.safetensors"

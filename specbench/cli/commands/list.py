@@ -28,8 +28,9 @@ def list_(
 ) -> None:
     """List methods, tasks, presets, models or GPUs; or the options of one method or task, as in list jf.
 
-    families are the model classes of transformers that the engine runs or refuses. engines are other engines, whose
-    modes can be rows of a run: list vllm:ngram has the options of one.
+    families are the model classes of transformers that the engine runs or
+    refuses. engines are other engines, whose modes can be rows of a run:
+    list vllm:ngram has the options of one.
     """
     if kind == "models":
         from specbench.cli.commands.list_models import list_models
