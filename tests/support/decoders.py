@@ -46,6 +46,17 @@ def random_tree(rng: random.Random, root: int, vocab: int, rows: int) -> TokenTr
     return hiding_tree(rng, root, [], vocab, rows - 1)
 
 
+def hiding_drafts(seed: int, truth: list[int], vocab: int, right: int, rows: int, apart: bool = False) -> Any:
+    """Draft trees of any shape below ``rows`` rows, that hide fewer than ``right`` tokens of the truth."""
+    rng = random.Random(seed)
+
+    def draft(out: list[int]) -> TokenTree:
+        hidden = truth[len(out) : len(out) + rng.randrange(right)]
+        return hiding_tree(rng, out[-1], hidden, vocab, rng.randrange(len(hidden), rows), apart=apart)
+
+    return draft
+
+
 # ------------------------------
 # What a run tells its methods of their target, for the engines of the tests; draft models are near copies of it.
 
