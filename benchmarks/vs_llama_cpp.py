@@ -1,17 +1,16 @@
 """Compare our AR with llama.cpp's ``llama-server``: same float32 weights and prompts, interleaved in one run, greedy.
 
-The weights from ``specbench.models.load`` are written unrounded into a GGUF file and served. Prompts are token ids of
-HumanEval's text, cut to exactly the requested length, and the vocabulary of that file has no stop token, so that both
-decode the same number of tokens. The arm that goes first alternates from pair to pair.
+The server is that of the row ``llama.cpp:ar``: the model's weights are written unrounded into a GGUF file and served.
+Prompts are token ids of HumanEval's text, cut to exactly the requested length, and the vocabulary of that file has no
+stop token, so that both decode the same number of tokens. The arm that goes first alternates from pair to pair.
 
 The KV cache is float32 on both sides, and llama.cpp's flash attention is off: with it, build 0c1e57098 rounds the whole
 cache to float16 in every step, which takes longer and gives other ids. All other settings are the server's defaults;
-``--server-args "--flash-attn auto --cache-type-k f16 --cache-type-v f16"`` restores the defaults of these two as well.
+``--set flash_attn=auto --set cache_type=f16`` restores the defaults of these two as well.
 
 Both decode times go from the first token to the last. Ours is the record's ``decode_s``. In the server's ``timings``,
-``predicted_ms`` begins when the first token has been sampled from the prompt's logits and ends with the last token, but
-``predicted_n`` counts the first token as well: there are ``predicted_n - 1`` steps. The wall times cover the whole
-call, prompt included, ours in this process and theirs over HTTP.
+``predicted_ms`` begins when the first token has been sampled from the prompt's logits and ends with the last token. The
+wall times cover the whole call, prompt included, ours in this process and theirs over HTTP.
 
 With ``--pack Q8_0`` both arms run one file of packed matrices, ours with ``--dtype packed``. llama.cpp then rounds the
 rows to 8 bits as well, and ours do not, so ids differ more often.
@@ -19,59 +18,51 @@ rows to 8 bits as well, and ours do not, so ids differ more often.
 A decode step reads every weight once, so bandwidth / weight bytes bounds both arms. If ids differ, the position and
 transformers' logits of both tokens show whether it is a tie of floating-point sums or an error.
 
-    python benchmarks/vs_llama_cpp.py --server PATH|URL [--model smollm2-135m] [--threads 1,2] [--contexts 64,1024]
-        [--pairs 5] [--tokens 128] [--server-args "--load-mode none"] [--json]
-        [--pack Q8_0]
-    python benchmarks/vs_llama_cpp.py --gguf FILE  # only write the weights for a server that you start yourself
+    python benchmarks/vs_llama_cpp.py [--server PATH|URL] [--model smollm2-135m] [--threads 1,2] [--contexts 64,1024]
+        [--pairs 5] [--tokens 128] [--set server_args=--no-mmap] [--json] [--pack Q8_0]
+
+A server that you start yourself needs the file of ``specbench export-model``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
-import shlex
-import shutil
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import ProxyHandler, Request, build_opener
+from unittest.mock import patch
 
 import gguf
 import torch
 
-from specbench.common import EnvironmentRefused, SpecbenchError, UsageError, registry
-from specbench.common.reading import json_object, parse_json
+from specbench.backends.llama import llama_cpp
+from specbench.backends.llama.llama_options import ServerOptions
+from specbench.backends.llama.llama_program import Program
+from specbench.backends.protocol import PLAIN, Backend, Question, Served
+from specbench.common import EngineFault, SpecbenchError, UsageError, registry
+from specbench.common.options import parse_options
 from specbench.hardware import environment
 from specbench.hardware.bandwidth import BandwidthProbe
 from specbench.models import LoadedModel, load
 from specbench.models.export.gguf_file import Vocabulary, export_gguf
 from specbench.models.export.graph import graph_of
 from specbench.planning.methods import plan_methods
+from specbench.results import ServedWeights
 from specbench.runner import Request as Asked
 from specbench.runner import Session, StopRule
 
 PROBE_BYTES = 512 << 20
 REST_S = 0.3  # before each arm, so that spinning threads of the other arm have stopped
-
-# Options that only some versions of the server have, with their values; the first one that ``--help`` lists is used.
-WHERE_KNOWN: tuple[tuple[tuple[str, ...], list[str]], ...] = (
-    (("--no-webui", "--no-ui"), []),
-    (("--device",), ["none"]),
-    (("--cache-ram",), ["0"]),  # otherwise it saves the last prompt's cache while the next request waits
-)
 
 
 @dataclass(frozen=True)
@@ -96,169 +87,38 @@ def bandwidth(threads: int) -> float:
 # ---------------------------------------------------------------------------------------------------------- the server
 
 
-def options(help_text: str, file: Path, threads: int, capacity: int, port: int) -> list[str]:
-    """Return the command-line options for a server.
-
-    Args:
-        help_text: output of its ``--help``.
-        file: file with the weights.
-        threads: threads for prompt and decoding.
-        capacity: tokens of prompt and answer.
-        port: port on this machine.
-
-    Raises:
-        UsageError: the server lacks a required option.
-    """
-
-    def knows(option: str) -> bool:
-        return re.search(rf"(?<![\w-]){option}(?![\w-])", help_text) is not None
-
-    fixed = {
-        "--model": str(file),
-        "--host": "127.0.0.1",
-        "--port": str(port),
-        "--threads": str(threads),
-        "--threads-batch": str(threads),
-        "--ctx-size": str(capacity),
-        "--parallel": "1",
-        "--cache-type-k": "f32",
-        "--cache-type-v": "f32",
-    }
-    for option in fixed:
-        if not knows(option):
-            raise UsageError(
-                f"cannot use the server: its --help does not list {option}; use a newer llama-server with --server"
-            )
-    found = list(chain.from_iterable(fixed.items()))
-    if re.search(r"--flash-attn\s+\[on\|off", help_text):  # in older versions it is a flag and off by default
-        found += ["--flash-attn", "off"]
-    for names, value in WHERE_KNOWN:
-        known = next(filter(knows, names), None)
-        found += [known, *value] if known else []
-    return found
-
-
 @contextmanager
-def serving(binary: str, file: Path, threads: int, capacity: int, more: Sequence[str]) -> Iterator[str]:
-    """Start a server, wait until it takes requests, yield its address, and stop it at the end.
-
-    Raises:
-        EnvironmentRefused: the server cannot be started or ends early; the message has its last output.
-    """
-    with socket.socket() as free, tempfile.TemporaryFile("w+", errors="replace") as log:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
-        try:
-            shown = subprocess.run([binary, "--help"], capture_output=True, text=True, errors="replace", timeout=60)
-            given = options(shown.stdout + shown.stderr, file, threads, capacity, port)
-            process = subprocess.Popen(
-                [binary, *given, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise EnvironmentRefused(f"cannot start {binary}: {error}; build llama-server for this machine") from error
-        url = f"http://127.0.0.1:{port}"
-        try:
-            until = time.monotonic() + 300
-            while not answers(url):
-                if process.poll() is not None or time.monotonic() > until:
-                    log.seek(0)
-                    last = " ".join(log.read().split("\n")[-2:]).strip()
-                    raise EnvironmentRefused(
-                        f"cannot use {binary}: it does not serve ({last}); start it by hand with the file of --gguf"
-                    )
-                time.sleep(0.1)
-            yield url
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def fetch(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Send a request to a server and return its reply.
-
-    Raises:
-        EnvironmentRefused: the server does not answer, or answers with an error status.
-        UsageError: the reply is not a JSON object.
-    """
-    todo = "name a llama-server with --server"
-    data = None if body is None else json.dumps(body).encode()
-    request = Request(url, data=data, headers={"Content-Type": "application/json"})
+def serving(
+    loaded: LoadedModel, file: Path | None, given: dict[str, str], url: str | None, threads: int, capacity: int
+) -> Iterator[tuple[Backend, str]]:
+    """Start a server on a model's weights, or on a file of packed ones, or connect to one; yield it and its version."""
+    options = parse_options(ServerOptions, given, "llama.cpp:ar", "--set")
+    engine = llama_cpp.Backend(PLAIN, options, Served("llama.cpp:ar", loaded, "float32", threads, capacity, url))
+    weights = file, ServedWeights(format="gguf", verified=False)
     try:
-        with build_opener(ProxyHandler({})).open(request, timeout=3600) as reply:
-            content = reply.read()
-    except HTTPError as error:
-        reason = error.read(400).decode(errors="replace")
-        raise EnvironmentRefused(f"{url} answers {error.code} ({' '.join(reason.split())}); {todo}") from error
-    except (URLError, OSError) as error:
-        raise EnvironmentRefused(f"{url} does not answer ({error}); {todo}") from error
-    return json_object(parse_json(content, url, todo), url, todo)
+        with patch.object(llama_cpp, "weights_of", (lambda *_: weights) if file else llama_cpp.weights_of):
+            facts = engine.start()
+        yield engine, facts.version
+    finally:
+        engine.close()
 
 
-def answers(url: str) -> bool:
-    """Whether a server has loaded its weights."""
-    try:
-        return fetch(f"{url}/health").get("status") == "ok"
-    except SpecbenchError:
-        return False
-
-
-def by_server(url: str, ids: Sequence[int], tokens: int) -> Timed:
-    """Decode one request with llama.cpp, timed by the server's clock and from outside.
-
-    Raises:
-        EnvironmentRefused: the server refuses.
-        UsageError: the answer is not the requested one, see :func:`parsed`.
-    """
-    body = {
-        "prompt": list(ids),
-        "n_predict": tokens,
-        "temperature": 0,
-        "top_k": 1,
-        "ignore_eos": True,
-        "cache_prompt": False,
-        "return_tokens": True,
-    }
+def by_server(engine: Backend, ids: Sequence[int], tokens: int) -> Timed:
+    """Decode one request with llama.cpp, timed by the server's clock and from outside."""
     start = time.perf_counter()
-    reply = fetch(f"{url}/completion", body)
+    question = Question(ids, tokens, stop_ids=frozenset())
+    found = [token for arrival in engine.ask(question) for token in arrival.ids]
     wall = time.perf_counter() - start
-    found, seconds = parsed(reply, len(ids), tokens)
-    return Timed(found, seconds, wall)
+    ms = engine.counters().own.get("predicted_ms", 0.0)
+    if len(found) != tokens or not ms > 0:
+        raise UsageError(f"the server generated {len(found)} of {tokens} tokens in {ms} ms; use a newer llama-server")
+    return Timed(found, ms / 1e3, wall)
 
 
-def parsed(reply: dict[str, Any], prompt: int, tokens: int) -> tuple[list[int], float]:
-    """Return ids and decode seconds of an answer.
-
-    Args:
-        reply: reply of the server.
-        prompt: number of prompt tokens that the server had to read.
-        tokens: number of tokens that the server had to generate.
-
-    Raises:
-        UsageError: the server read or generated other numbers of tokens, or does not report them.
-    """
-    ids, timings = reply.get("tokens"), reply.get("timings")
-    if not isinstance(ids, list) or any(type(one) is not int for one in ids) or not isinstance(timings, dict):
-        raise UsageError(
-            "cannot use the server: it returns no token ids with timings; use a newer llama-server with --server"
-        )
-    read, wrote, ms = (timings.get(key) for key in ("prompt_n", "predicted_n", "predicted_ms"))
-    if (read, wrote, len(ids)) != (prompt, tokens, tokens):
-        raise UsageError(
-            f"the server read {read} of {prompt} tokens and generated {wrote} of {tokens} ({len(ids)} ids); "
-            "serve the file of --gguf, with a context that holds prompt and answer"
-        )
-    if not isinstance(ms, (int, float)) or not ms > 0:
-        raise UsageError(f"the server reports {ms!r} ms for {tokens} tokens; use a newer llama-server with --server")
-    return ids, ms / 1e3
-
-
-def pack(source: Path, file: Path, kind: str) -> None:
-    """Copy a GGUF file of float32 weights, with all matrices rounded to a packed format."""
+def packed(loaded: LoadedModel, folder: Path, vocabulary: Vocabulary, kind: str) -> Path:
+    """Write a GGUF file of a model, with all matrices rounded to a packed format."""
+    source, file = folder / f"{vocabulary}.gguf", folder / f"{vocabulary}.{kind}.gguf"
+    export_gguf(loaded, source, dtype="float32", vocabulary=vocabulary)
     reader, wanted = gguf.GGUFReader(source), gguf.GGMLQuantizationType[kind]
     writer = gguf.GGUFWriter(file, str(reader.fields["general.architecture"].contents()))
     for name, field in reader.fields.items():
@@ -267,13 +127,14 @@ def pack(source: Path, file: Path, kind: str) -> None:
             writer.add_key_value(name, field.contents(), main, of[-1] if of else None)
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind}"])
     for tensor in reader.tensors:
-        packed = tensor.data.ndim == 2
-        data = gguf.quantize(tensor.data, wanted) if packed else tensor.data
-        writer.add_tensor(tensor.name, data, raw_dtype=wanted if packed else None)
+        matrix = tensor.data.ndim == 2
+        data = gguf.quantize(tensor.data, wanted) if matrix else tensor.data
+        writer.add_tensor(tensor.name, data, raw_dtype=wanted if matrix else None)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return file
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -324,11 +185,13 @@ def logits_there(model: Any, prompt: Sequence[int], theirs: Sequence[int], ours:
     return [float(row[ours[at]]), float(row[theirs[at]])]
 
 
-def cell(session: Session, url: str, prompts: Sequence[Sequence[int]], tokens: int, threads: int) -> dict[str, Any]:
+def cell(
+    session: Session, engine: Backend, prompts: Sequence[Sequence[int]], tokens: int, threads: int
+) -> dict[str, Any]:
     """Measure all pairs at one number of threads and one context; the first prompt is an untimed warm-up."""
     pairs: list[tuple[Sequence[int], Timed, Timed, float]] = []
     for number, ids in enumerate(prompts):
-        arms = [partial(by_server, url, ids, tokens), partial(by_session, session, ids, tokens)]
+        arms = [partial(by_server, engine, ids, tokens), partial(by_session, session, ids, tokens)]
         theirs, ours = interleave(arms, number)
         if number:
             pairs.append((ids, theirs, ours, bandwidth(threads)))
@@ -366,30 +229,33 @@ def cell(session: Session, url: str, prompts: Sequence[Sequence[int]], tokens: i
     }
 
 
-def race(loaded: LoadedModel, served: Callable[[int, int], AbstractContextManager[str]], args: Any) -> dict[str, Any]:
-    """Measure all cells; ``served`` yields the address of a server for a number of threads and a capacity."""
+def race(
+    loaded: LoadedModel, served: Callable[[int, int], AbstractContextManager[tuple[Backend, str]]], args: Any
+) -> dict[str, Any]:
+    """Measure all cells; ``served`` yields a server and its version for a number of threads and a capacity."""
     capacity = max(args.contexts) + args.tokens
     if loaded.context is not None and capacity > loaded.context:
         raise UsageError(
             f"{loaded.spec.name} has {loaded.context} positions, {capacity} are needed; lower --contexts or --tokens"
         )
     prompts = {length: prompts_of(loaded, length, args.pairs + 1) for length in args.contexts}
-    cells, build = [], ""
+    cells: list[dict[str, Any]] = []
+    build = ""
     for threads in args.threads:
         torch.set_num_threads(threads)
         # A new engine, because an engine may read the number of threads when it is made.
         with (
-            served(threads, capacity) as url,
+            served(threads, capacity) as (engine, version),
             Session(loaded, plan_methods(["ar"], []), capacity=capacity) as session,
         ):
-            build = str(fetch(f"{url}/props").get("build_info"))
-            cells += [cell(session, url, prompts[length], args.tokens, threads) for length in args.contexts]
+            build = version
+            cells += [cell(session, engine, prompts[length], args.tokens, threads) for length in args.contexts]
     return {
         "model": f"{loaded.spec.name} {loaded.spec.dtype} {loaded.model.device}",
         "cpu": this_cpu(),
         "weight_bytes": loaded.spec.weight_bytes,
         "server": build,
-        "server_args": args.server_args,
+        "settings": args.settings,
         "pairs_each": args.pairs,
         "tokens_each": args.tokens,
         "cells": cells,
@@ -404,7 +270,7 @@ def this_cpu() -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """Print a line per cell, and a line per pair whose ids differ."""
-    more = f" with {result['server_args']}" if result["server_args"] else ""
+    more = f" with {', '.join(result['settings'])}" if result["settings"] else ""
     print(f"{result['model']} · {result['cpu']['model']} · llama.cpp {result['server']}{more}")
     print(
         f"{result['tokens_each']} tokens, medians of {result['pairs_each']} pairs: decode tok/s, ratio of ours "
@@ -440,58 +306,44 @@ def numbers(text: str) -> list[int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--server", help="a llama-server program, or the address of a running one; default: llama-server on the PATH"
-    )
-    parser.add_argument("--gguf", type=Path, help="file for the weights; without --server only write them")
+    parser.add_argument("--server", default="", help="a llama-server program, or the address of a running one")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--threads", type=numbers, default=[1, 2])
     parser.add_argument("--contexts", type=numbers, default=[64, 1024])
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--server-args", default="", help="further options for a server that is started here")
+    parser.add_argument(
+        "--set", action="append", default=[], dest="settings", help="OPTION=VALUE of the row llama.cpp:ar"
+    )
     parser.add_argument("--pack", choices=("Q8_0", "Q4_0", "Q4_1"), help="run both arms on packed matrices")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    url = args.server if args.server and args.server.startswith(("http://", "https://")) else None
-    if url and (len(args.threads) > 1 or args.server_args or args.gguf or args.pack):
-        parser.error(
-            "a running server has its own threads, options and weights: give --threads one value, without "
-            "--server-args, --gguf and --pack"
-        )
+    url = args.server if args.server.startswith(("http://", "https://")) else None
+    if url and (len(args.threads) > 1 or args.pack):
+        parser.error("a running server has its own threads and weights: give --threads one value, without --pack")
     if args.tokens < 2 or args.pairs < 1:
         parser.error("--tokens has to be at least 2 and --pairs at least 1")
-    binary = None if url or (args.gguf and not args.server) else shutil.which(args.server or "llama-server")
-    if args.server and not url and not binary:
-        parser.error(f"{args.server} is not a program; build llama.cpp's llama-server and give its path")
-    if not (url or binary or args.gguf):
-        # Not a failure: `make bench` runs every benchmark, and llama.cpp is optional.
-        print("nothing compared: no llama-server on the PATH; build it and name it with --server")
-        return 0
+    given = dict(each.partition("=")[::2] for each in args.settings)
+    if not url:
+        given["server"] = args.server
+        try:
+            Program(args.server)
+        except EngineFault as fault:
+            # Not a failure: `make bench` runs every benchmark, and llama.cpp is optional.
+            print(f"nothing compared: {fault}")
+            return int(bool(args.server))
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # otherwise the server would outlive this process
     try:
         loaded = load(args.model, dtype="float32", device="cpu")
         graph_of(loaded.model, loaded.spec.name)
         with tempfile.TemporaryDirectory(prefix="specbench-llama-") as scratch:
-            file = args.gguf or Path(scratch) / "weights.gguf"
-            if not url:
-                vocabulary: Vocabulary = "tokenizer" if args.pack else "placeholders"
-                export_gguf(loaded, file, dtype="float32", vocabulary=vocabulary)
+            theirs = None
             if args.pack:
-                plain, file = file, file.with_suffix(f".{args.pack}.gguf")
-                pack(plain, file, args.pack)
-                loaded = load(str(file), dtype="packed", device="cpu")
-            if not (url or binary):
-                return 0
-            result = race(
-                loaded,
-                lambda threads, capacity: (
-                    nullcontext(url.rstrip("/"))
-                    if url
-                    else serving(str(binary), file, threads, capacity, shlex.split(args.server_args))
-                ),
-                args,
-            )
+                theirs, ours = (
+                    packed(loaded, Path(scratch), kind, args.pack) for kind in ("placeholders", "tokenizer")
+                )
+                loaded = load(str(ours), dtype="packed", device="cpu")
+            result = race(loaded, partial(serving, loaded, theirs, given, url), args)
     except SpecbenchError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -27,23 +27,23 @@ LAPTOP = ["analysis", "common", "decoding", "evals", "hardware", "planning", "re
 #: Lines of each room. What adds a capability may raise a budget, and says why in its commit.
 BUDGETS = {
     "analysis": 6180,  # campaigns; acceptance in definitions of six tools; percentiles, lengths, checks; imports; load
-    "backends": 4480,  # many requests at once over HTTP; SGLang, TensorRT-LLM, LMDeploy; all modes of llama.cpp
+    "backends": 4465,  # many requests at once over HTTP; SGLang, TensorRT-LLM, LMDeploy; all modes of llama.cpp
     "cli": 3715,  # campaigns, reproduce; check-run, acceptance curves, logit processors; imports; engines' modes
-    "common": 3085,  # a data file of one object; lines to a child that does not read
-    "decoding": 2385,  # decoders that fill masked blocks
-    "engine": 11785,  # recurrent layers; logit processors, grammars; heads in C++; passes over masked positions
-    "evals": 5260,  # recorded conversations; ShareGPT's, which training read too
-    "heads": 1900,
-    "hardware": 1725,  # counted experts
+    "common": 3080,  # a data file of one object; lines to a child that does not read
+    "decoding": 2365,  # decoders that fill masked blocks
+    "engine": 11780,  # recurrent layers; logit processors, grammars; heads in C++; passes over masked positions
+    "evals": 5300,  # recorded conversations; ShareGPT's, which training read too; a base that three tasks had each
+    "heads": 1840,
+    "hardware": 1705,  # counted experts
     "models": 3760,  # packed, quantised weights; templates; huge pages; diffusion models; trained folders
     "planning": 1945,  # logit processors, grammar files; lengths of contexts; rates; refusals for masked blocks
-    "profiling": 1150,  # counted experts
-    "quality": 850,
-    "report": 11220,  # tables with two axes, reproductions; acceptance, waiting times, users; load; texts of models
-    "results": 3865,  # campaigns; acceptance, percentiles, figures by length; logit processors; three other tools; load
-    "runner": 5455,  # a judge of several runs; kept prefixes, grown prompts; open-loop load; masked blocks
-    "sweeps": 3080,  # campaigns; curves over the draft length
-    "training": 6515,  # masks of block diffusion
+    "profiling": 1135,  # counted experts
+    "quality": 810,
+    "report": 11215,  # tables with two axes, reproductions; acceptance, waiting times, users; load; texts of models
+    "results": 3860,  # campaigns; acceptance, percentiles, figures by length; logit processors; three other tools; load
+    "runner": 5450,  # a judge of several runs; kept prefixes, grown prompts; open-loop load; masked blocks
+    "sweeps": 3075,  # campaigns; curves over the draft length
+    "training": 6505,  # masks of block diffusion
 }
 
 # Every module and every name of a door; the sandbox's child finds its neighbours by bare names, as it is run.

@@ -4,20 +4,14 @@ Both read the same cache and write the same rows. Both are captured in CUDA grap
 launch time does not count and both run at the same clocks. Between replays a buffer larger than L2 is written, because
 in a model the weights of a layer pass through L2 between two attentions. SDPA's mask is built outside the timing.
 
-    python benchmarks/kernels/attention_vs_sdpa.py [--rows 64] [--slots 1] [--out FILE.json]
-
-Needs a CUDA device; without one it exits with code 3.
+The GPU check's part ``attention`` calls it; it needs a CUDA device.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -135,31 +129,3 @@ def _captured(call: Callable[[], Tensor]) -> torch.cuda.CUDAGraph:
         call()
     graph.replay()
     return graph
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--slots", type=int, default=1)
-    parser.add_argument("--contexts", type=int, nargs="+", default=list(CONTEXTS))
-    parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--out", type=Path, help="JSON file for the figures")
-    args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("this benchmark needs a CUDA device", file=sys.stderr)
-        return 3
-    found = measure(args.rows, args.contexts, args.slots, args.repeats)
-    print(f"{torch.cuda.get_device_name()}: {args.slots} x {args.rows} rows, {HEADS}/{KV_HEADS} heads of {SIZE}, bf16")
-    print(f"{'cells':>7} {'kernel µs':>10} {'SDPA µs':>10} {'speedup':>8} {'KV GB/s':>8} {'difference':>10}")
-    for row in found:
-        print(
-            f"{row['context']:7d} {1e3 * row['kernel_ms']:10.1f} {1e3 * row['sdpa_ms']:10.1f} {row['speedup']:8.2f}"
-            f" {row['kv_gb_s']:8.0f} {row['max_difference']:10.4f}"
-        )
-    if args.out:
-        args.out.write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": found}, indent=2) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

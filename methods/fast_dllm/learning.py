@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ from specbench.training import (
     Pairs,
     Student,
     Targets,
+    Text,
     evaluate_losses,
     mean_of_rows,
     stack,
@@ -54,17 +55,6 @@ class Options(LabelOptions):
     )
     ar_weight: float = option(1.0, help="weight of tokens that clean rows learn, next to 1 for masked ones", ge=0)
     max_tokens: int = option(2048, help="tokens of a text, prompt included; longer answers are cut", ge=8)
-
-
-class Text(Protocol):
-    """A prompt with its answer, at least one token each; a trajectory is one too."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def prompt(self) -> Sequence[int]: ...
-    @property
-    def answer(self) -> Sequence[int]: ...
 
 
 class Lesson(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from pydantic import model_validator
@@ -21,6 +21,7 @@ from specbench.training import (
     Pairs,
     Student,
     Targets,
+    Text,
     evaluate_losses,
     mean_of_rows,
 )
@@ -48,17 +49,6 @@ class Options(LabelOptions):
         if self.in_place and self.noise_content == "vocabulary":
             raise ValueError("in_place needs noise_content=context: noise from the vocabulary is not copied")
         return self
-
-
-class Text(Protocol):
-    """A prompt with its answer, at least one token each; a trajectory is one too."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def prompt(self) -> Sequence[int]: ...
-    @property
-    def answer(self) -> Sequence[int]: ...
 
 
 class Lesson(nn.Module):

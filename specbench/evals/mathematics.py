@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from specbench.common import Prompt, option
 from specbench.evals import lm_eval_tasks
@@ -18,6 +18,7 @@ from specbench.evals.extract import bare_box, last_box
 from specbench.evals.grading.workers import DiedError, Job, TimedOutError, Workers
 from specbench.evals.lm_eval_tasks import AskingStyle
 from specbench.evals.numbers import ascii_numbers
+from specbench.evals.sessions import chained
 from specbench.evals.task import Verdict
 
 CONFIG = "minerva_math/minerva_math500.yaml"
@@ -65,11 +66,6 @@ class Problem(Protocol):
     def solution(self) -> str:
         """The solution, with the answer in a box."""
         ...
-
-
-def versions(task: str) -> dict[str, str]:
-    """Versions of the libraries that parse and compare."""
-    return lm_eval_tasks.versions(task, "lm-eval", "math-verify", "latex2sympy2_extended", "sympy")
 
 
 def prompts(task: str, style: AskingStyle, shots: int, problems: Path | Sequence[Problem]) -> list[Prompt]:
@@ -149,6 +145,50 @@ def ask(job: Job, wall_s: float) -> Job:
         return {"error": "timeout", "detail": str(error)}
     except DiedError:
         return {"error": "memory", "detail": "the grader was killed, most likely because memory or CPU time ran out"}
+
+
+class Task:
+    """Base of a task of such problems, with ``name`` and :meth:`read`. Verdict: math-verify on the last box."""
+
+    name: ClassVar[str]
+
+    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
+        """``data_dir``: folder that holds the task's data; None searches the usual places."""
+        self.options = options
+        self.versions  # noqa: B018  raises if a package is not installed
+        lm_eval_tasks.check(self.name, STYLES, options)
+        self._problems = self.read(data_dir)
+
+    def read(self, data_dir: Path | None) -> list[Any]:
+        """The problems in data order, each with its right ``answer``."""
+        raise NotImplementedError
+
+    def prompts(self, chat: bool) -> list[Prompt]:
+        """All problems in data order."""
+        return chained(self._asked(self._problems, chat), self.options.chain)
+
+    def _asked(self, problems: Path | Sequence[Problem], chat: bool) -> list[Prompt]:
+        self.options = lm_eval_tasks.settle(STYLES, self.options, chat)
+        assert self.options.shots is not None
+        return prompts(self.name, STYLES[self.options.style], self.options.shots, problems)
+
+    def score(self, prompt_id: str, text: str) -> Verdict:
+        """Whether the last box contains the reference answer; without a box, whether the text announces it."""
+        problem = self._problem(prompt_id)
+        return verdict(problem.answer, problem.solution, text, lm_eval_tasks.settled(self.name, self.options))
+
+    def _problem(self, prompt_id: str) -> Any:
+        return self._problems[lm_eval_tasks.doc_id(prompt_id, self.name, len(self._problems))]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of the libraries that parse and compare."""
+        return lm_eval_tasks.versions(self.name, "lm-eval", "math-verify", "latex2sympy2_extended", "sympy")
+
+    @property
+    def isolation(self) -> list[str]:
+        """Nothing: no model-written code is run."""
+        return []
 
 
 def _prose(text: str) -> str:

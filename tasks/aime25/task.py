@@ -8,20 +8,8 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 
-from specbench.common import Prompt, damaged
-from specbench.evals import (
-    TODO,
-    Verdict,
-    chained,
-    lm_eval_tasks,
-    manifest,
-    mathematics,
-    read_rows,
-    resolve_file,
-    row_place,
-)
-
-NAME = "aime25"
+from specbench.common import damaged
+from specbench.evals import TODO, Verdict, lm_eval_tasks, manifest, mathematics, read_rows, resolve_file, row_place
 
 # The hub's data sets give the digits, sometimes with leading zeros as AIME prints them, or with a degree sign.
 _ANSWER = re.compile(r"\$?\s*([0-9]{1,3})(?:\s*(?:\^\s*\{?\\circ\}?|°))?\s*\$?")
@@ -56,46 +44,24 @@ class Problem(BaseModel):
         return f"$\\boxed{{{self.answer}}}$"
 
 
-class Task:
-    """The 30 problems, graded by math-verify on the last box."""
+class Task(mathematics.Task):
+    """The 30 problems."""
 
-    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """``data_dir``: folder that holds aime25.jsonl or .parquet; None searches the usual places."""
-        self.options = options
-        self.versions  # noqa: B018  raises if a package is not installed
-        lm_eval_tasks.check(NAME, mathematics.STYLES, options)
+    name = "aime25"
+
+    def read(self, data_dir: Path | None) -> list[Problem]:
+        """``data_dir``: folder that holds aime25.jsonl or .parquet."""
         (file,) = manifest(Path(__file__).with_name("task.toml"))
-        self._problems = load(resolve_file(file, data_dir))
-
-    def prompts(self, chat: bool) -> list[Prompt]:
-        """All problems in data order."""
-        self.options = lm_eval_tasks.settle(mathematics.STYLES, self.options, chat)
-        assert self.options.shots is not None
-        style = mathematics.STYLES[self.options.style]
-        asked = mathematics.prompts(NAME, style, self.options.shots, self._problems)
-        return chained(asked, self.options.chain)
+        return load(resolve_file(file, data_dir))
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Whether the last box contains the reference answer; without a box, whether the text announces it.
-
-        ``also``: whether the last box is exactly that integer.
-        """
-        problem = self._problems[lm_eval_tasks.doc_id(prompt_id, NAME, len(self._problems))]
-        lm_eval_tasks.settled(NAME, self.options)
+        """Also ``exact_match``: whether the last box is exactly that integer."""
+        problem = self._problem(prompt_id)
+        lm_eval_tasks.settled(self.name, self.options)
         found = mathematics.compare(str(problem.answer), text)
         digits = _DIGITS.fullmatch(found.box) if found.box is not None else None
         exact = digits is not None and int(digits[1]) == problem.answer
         return Verdict(found.passed, found.reason, found.detail, {"exact_match": exact}, found.extracted)
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """Versions of the libraries that parse and compare."""
-        return mathematics.versions(NAME)
-
-    @property
-    def isolation(self) -> list[str]:
-        """Nothing: no model-written code is run."""
-        return []
 
 
 def load(path: Path) -> list[Problem]:

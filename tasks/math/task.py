@@ -11,20 +11,7 @@ from typing import Any, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from specbench.common import Prompt, UsageError, damaged, option
-from specbench.evals import (
-    TODO,
-    Verdict,
-    chained,
-    is_present,
-    last_box,
-    lm_eval_tasks,
-    manifest,
-    mathematics,
-    read_rows,
-    resolve_file,
-)
-
-NAME = "math"
+from specbench.evals import TODO, chained, is_present, last_box, manifest, mathematics, read_rows, resolve_file
 
 Subject = Literal[
     "Algebra", "Counting & Probability", "Geometry", "Intermediate Algebra", "Number Theory", "Prealgebra",
@@ -94,53 +81,31 @@ class Problem(BaseModel):
         return bare[1].strip().rstrip(".,;:") if bare else ""
 
 
-class Task:
-    """The 5,000 problems. Verdict: math-verify on the last box."""
+class Task(mathematics.Task):
+    """The 5,000 problems."""
 
-    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """``data_dir``: folder that holds math_test.jsonl or the seven files of the subjects; None
-        searches the usual places."""
-        self.options = options
-        self.versions  # noqa: B018  raises if a package is not installed
-        lm_eval_tasks.check(NAME, mathematics.STYLES, options)
+    name = "math"
+
+    def read(self, data_dir: Path | None) -> list[Problem]:
+        """``data_dir``: folder that holds math_test.jsonl or the seven files of the subjects."""
         merged, *parts = manifest(Path(__file__).with_name("task.toml"))
         # All subjects are read even if only one is wanted, because ids count over all of them.
         files = [merged] if is_present(merged, data_dir) else parts
-        self._problems = [row for file in files for row in load(resolve_file(file, data_dir))]
+        return [row for file in files for row in load(resolve_file(file, data_dir))]
 
     def prompts(self, chat: bool) -> list[Prompt]:
         """The problems of the chosen subject and level in data order, each with its subject as category."""
-        self.options = lm_eval_tasks.settle(mathematics.STYLES, self.options, chat)
-        assert self.options.shots is not None
         chosen = {number: row for number, row in enumerate(self._problems) if self._is_asked(row)}
         if not chosen:
             raise UsageError(
                 f"the data have no problem with subject={self.options.subject} and level={self.options.level}; "
                 "leave one of them out"
             )
-        style = mathematics.STYLES[self.options.style]
-        prompts = mathematics.prompts(NAME, style, self.options.shots, [*chosen.values()])
         named = [
-            replace(prompt, id=f"{NAME}/{number}", category=row.subject)
-            for prompt, (number, row) in zip(prompts, chosen.items(), strict=True)
+            replace(prompt, id=f"{self.name}/{number}", category=row.subject)
+            for prompt, (number, row) in zip(self._asked([*chosen.values()], chat), chosen.items(), strict=True)
         ]
         return chained(named, self.options.chain)
-
-    def score(self, prompt_id: str, text: str) -> Verdict:
-        """Whether the last box contains the solution's answer; without a box, whether the text states it."""
-        problem = self._problems[lm_eval_tasks.doc_id(prompt_id, NAME, len(self._problems))]
-        style = lm_eval_tasks.settled(NAME, self.options)
-        return mathematics.verdict(problem.answer, problem.solution, text, style)
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """Versions of the libraries that parse and compare."""
-        return mathematics.versions(NAME)
-
-    @property
-    def isolation(self) -> list[str]:
-        """Nothing: no model-written code is run."""
-        return []
 
     def _is_asked(self, row: Problem) -> bool:
         of_subject = self.options.subject == "all" or SUBJECTS[self.options.subject] == row.subject

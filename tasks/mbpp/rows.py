@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -42,51 +42,14 @@ class PlusProblem(BaseModel):
         return self.task_id
 
 
-class Asserted(Protocol):
+class Asserted(BaseModel):
     """A problem whose tests are asserts."""
-
-    @property
-    def task_id(self) -> int:
-        """1 to 974."""
-        ...
-
-    @property
-    def code(self) -> str:
-        """The reference solution."""
-        ...
-
-    @property
-    def test_list(self) -> list[str]:
-        """The asserts."""
-        ...
-
-    @property
-    def id(self) -> str:
-        """Such as "Mbpp/11"."""
-        ...
-
-    @property
-    def statement(self) -> str:
-        """The statement."""
-        ...
-
-    @property
-    def setup(self) -> str:
-        """Code that the asserts need."""
-        ...
-
-
-class Problem(BaseModel):
-    """A row of mbpp.jsonl."""
 
     model_config = _STRICT
 
     task_id: int
-    text: str
     code: str
-    test_setup_code: str
     test_list: list[str]
-    challenge_test_list: list[str]
 
     @property
     def id(self) -> str:
@@ -96,52 +59,47 @@ class Problem(BaseModel):
     @property
     def statement(self) -> str:
         """The statement."""
+        raise NotImplementedError
+
+    @property
+    def setup(self) -> str:
+        """Code that the asserts need."""
+        raise NotImplementedError
+
+
+class Problem(Asserted):
+    """A row of mbpp.jsonl."""
+
+    text: str
+    test_setup_code: str
+    challenge_test_list: list[str]
+
+    @property
+    def statement(self) -> str:
         return self.text
 
     @property
     def setup(self) -> str:
-        """Code that the asserts need."""
         return self.test_setup_code
 
 
-class SanitizedProblem(BaseModel):
+class SanitizedProblem(Asserted):
     """An entry of sanitized-mbpp.json."""
 
-    model_config = _STRICT
-
     source_file: str
-    task_id: int
     prompt: str
-    code: str
     test_imports: list[str]
-    test_list: list[str]
-
-    @property
-    def id(self) -> str:
-        """Such as "Mbpp/11"."""
-        return f"Mbpp/{self.task_id}"
 
     @property
     def statement(self) -> str:
-        """The statement."""
         return self.prompt
 
     @property
     def setup(self) -> str:
-        """Code that the asserts need."""
         return "\n".join(self.test_imports)
 
 
-class Identified(Protocol):
-    """A row with an id."""
-
-    @property
-    def id(self) -> str:
-        """Such as "Mbpp/11"."""
-        ...
-
-
-Kind = TypeVar("Kind", bound=Identified)
+Kind = TypeVar("Kind", PlusProblem, Problem, SanitizedProblem)
 
 
 def load_plus(path: Path) -> dict[str, PlusProblem]:

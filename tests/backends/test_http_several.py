@@ -10,7 +10,19 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from support.engines import Completing, begin, completing, dribbles, event, listening, silent, status, whole
+from support.engines import (
+    WRONG_ANSWERS,
+    Completing,
+    begin,
+    completing,
+    dribbles,
+    event,
+    listening,
+    not_whole,
+    silent,
+    status,
+    whole,
+)
 from support.load_server import MODEL, load_server
 from support.wording import wording
 
@@ -112,30 +124,6 @@ def _stalls(server: Completing, handler: BaseHTTPRequestHandler) -> None:
     server.over.wait(20)
 
 
-def _breaks_off(server: Completing, handler: BaseHTTPRequestHandler) -> None:
-    begin(handler)
-    handler.wfile.write(b'data: {"half"')
-
-
-def _not_whole(server: Completing, handler: BaseHTTPRequestHandler) -> None:
-    handler.send_response(200)
-    handler.send_header("Transfer-Encoding", "chunked")
-    handler.end_headers()
-    handler.wfile.write(b"ff\r\ndata: {}\n\n")
-
-
-def _no_chunk(server: Completing, handler: BaseHTTPRequestHandler) -> None:
-    handler.send_response(200)
-    handler.send_header("Transfer-Encoding", "chunked")
-    handler.end_headers()
-    handler.wfile.write(b"zz\r\ndata: {}\n\n")
-
-
-def _garbage(server: Completing, handler: BaseHTTPRequestHandler) -> None:
-    begin(handler)
-    handler.wfile.write(b"data: <html>\n\n")
-
-
 def _no_end(server: Completing, handler: BaseHTTPRequestHandler) -> None:
     begin(handler)
     event(handler, {"choices": [{"text": "a", "token_ids": [1], "finish_reason": None}]})
@@ -145,16 +133,10 @@ def _no_end(server: Completing, handler: BaseHTTPRequestHandler) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda server, handler: server.over.wait(20),
+        *WRONG_ANSWERS,
         _stalls,
-        _breaks_off,
-        _not_whole,
-        _no_chunk,
-        _garbage,
         _no_end,
-        lambda server, handler: handler.wfile.write(b"SSH-2.0-x\r\n\r\n"),
-        lambda server, handler: whole(handler, 302, b"elsewhere"),
-        lambda server, handler: whole(handler, 500, b"CUDA out\nof memory"),
+        lambda server, handler: not_whole(handler, "zz"),
         lambda server, handler: whole(handler, 429, b'{"error": {"message": "slow down"}}'),
     ],
 )

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
-from support.engines import Completing, begin, completing, event, whole
+from support.engines import WRONG_ANSWERS, Completing, begin, completing, event, whole
 from support.wording import wording
 
 from specbench.backends.streaming import Refused, Server
@@ -60,44 +60,13 @@ def _drips(server: Completing, handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.flush()
 
 
-def _garbage(server: Completing, handler: BaseHTTPRequestHandler) -> None:
-    begin(handler)
-    handler.wfile.write(b"data: <html>\n\n")
-
-
-def _breaks_off(server: Completing, handler: BaseHTTPRequestHandler) -> None:
-    begin(handler)
-    handler.wfile.write(b'data: {"half"')
-
-
-def _not_whole(server: Completing, handler: BaseHTTPRequestHandler) -> None:
-    handler.send_response(200)
-    handler.send_header("Transfer-Encoding", "chunked")
-    handler.end_headers()
-    handler.wfile.write(b"ff\r\ndata: {}\n\n")
-
-
 def _endless(server: Completing, handler: BaseHTTPRequestHandler) -> None:
     begin(handler)
     for _ in range(60):
         handler.wfile.write(b"x" * 100_000)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda server, handler: server.over.wait(20),
-        _stalls,
-        _drips,
-        _breaks_off,
-        _not_whole,
-        _endless,
-        _garbage,
-        lambda server, handler: handler.wfile.write(b"SSH-2.0-x\r\n\r\n"),
-        lambda server, handler: whole(handler, 302, b"elsewhere"),
-        lambda server, handler: whole(handler, 500, b"CUDA out\nof memory"),
-    ],
-)
+@pytest.mark.parametrize("wrong", [*WRONG_ANSWERS, _stalls, _drips, _endless])
 def test_each_way_to_send_no_answer_is_one_sentence(wrong: Wrong) -> None:
     with completing() as server:
         server.stream = lambda handler, asked: wrong(server, handler)

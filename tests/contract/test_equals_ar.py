@@ -15,7 +15,7 @@ import torch
 from support import decoders, models
 
 from specbench import decoding
-from specbench.common.options import Options
+from specbench.decoding import Options
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import StepResult, TokenTree
 from specbench.engine.engine import Engine

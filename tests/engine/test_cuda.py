@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import random
 from typing import Any
 
 import pytest
 import torch
 import transformers
 from packaging.version import parse
-from support.decoders import hiding_tree
+from support.decoders import hiding_drafts
 from support.models import RECURRENT, attached, autoregressive, decode, prompt, supported, tiny_llama
 
 from benchmarks.gpu_check.recorder import recorded_capture
@@ -38,13 +37,7 @@ def on_device(family: str) -> Any:
 
 
 def trees(seed: int, truth: list[int], vocab: int) -> Any:
-    rng = random.Random(seed)
-
-    def draft(out: list[int]) -> TokenTree:
-        hidden = truth[len(out) : len(out) + rng.randrange(7)]
-        return hiding_tree(rng, out[-1], hidden, vocab, rng.randrange(len(hidden), 40), apart=True)
-
-    return draft
+    return hiding_drafts(seed, truth, vocab, 7, 40, apart=True)
 
 
 @pytest.mark.gpu

@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from support.decoders import hiding_tree, random_tree
+from support.decoders import hiding_drafts, random_tree
 from support.models import REFUSED, attached, autoregressive, build, decode, prompt, supported
 from support.wording import wording
 
@@ -39,14 +39,7 @@ def _captures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trees(seed: int, truth: list[int], vocab: int) -> Any:
-    """Drafts of any shape, some of which are right."""
-    rng = random.Random(seed)
-
-    def draft(out: list[int]) -> TokenTree:
-        hidden = truth[len(out) : len(out) + rng.randrange(5)]
-        return hiding_tree(rng, out[-1], hidden, vocab, rng.randrange(len(hidden), 12))
-
-    return draft
+    return hiding_drafts(seed, truth, vocab, 5, 12)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -9,64 +9,20 @@ from typing import Any
 
 import pytest
 import torch
-from support.decoders import DEPTH, EagleDecoder, EagleDrafts, EagleHead, alone, eager, served, target
-from support.models import attached, autoregressive, prompt, tiny_llama
+from support import small_heads
+from support.decoders import alone, eager
+from support.models import prompt, tiny_llama
 from support.wording import wording
 from torch import Tensor
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import EnvironmentRefused
-from specbench.decoding import Options
-from specbench.decoding.protocol import Method
-from specbench.engine import HeadRows, Sampling, graphs
+from specbench.engine import HeadRows
 from specbench.engine.heads import head_pass
 from specbench.engine.heads.head_pass import HeadPass
-from specbench.runner.record import Request
-from specbench.runner.stop import StopRule
-
-VOCAB = 7  # so few that random drafts are often right
-LAYERS = 4
-
-
-# Sampled steps are not recorded: on a CPU the noise of a position is made on the host.
-@pytest.mark.parametrize(
-    ("sampling", "captured"),
-    [(Sampling(), False), (Sampling(), True), (Sampling(1.0, seed=5), False)],
-    ids=["greedy", "greedy-captured", "sampled"],
-)
-def test_an_autoregressive_head_drafts_from_what_the_target_computed(
-    sampling: Sampling, captured: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
-    monkeypatch.setattr(head_pass, "CHUNK", 8)  # long prompts come in parts
-    model = tiny_llama(VOCAB, num_hidden_layers=LAYERS).double()
-    # Prompts shorter and longer than a path; budgets that leave holes between sequences.
-    asked = [(1, 6), (19, 12), (DEPTH + 1, 18), (30, 8), (2, 40), (9, 10)]
-    prompts = [prompt(length, VOCAB, seed) for seed, (length, _) in enumerate(asked)]
-    rounds: list[Any] = []
-    monkeypatch.setattr(EagleDecoder, "rounds", rounds)
-    with attached(model, slots=1, capacity=60, max_rows=16, sampling=sampling) as engine:
-        truth = [autoregressive(engine, ids, budget) for ids, (_, budget) in zip(prompts, asked, strict=True)]
-    with attached(model, slots=3, capacity=60, max_rows=16, sampling=sampling, graphs=captured) as engine:
-        method = Method("eagle", "eagle", Options(), True, EagleDecoder).ready(target(engine))
-        requests = [
-            Request(str(at), 0, ids, StopRule(frozenset(), (), budget, str))
-            for at, (ids, (_, budget)) in enumerate(zip(prompts, asked, strict=True))
-        ]
-        records = served(engine, method, requests, together=3)
-    assert [record.output_ids for record in records] == truth
-    accepted = [count for record in records for count in record.accepted_lengths]
-    assert {1, 2, 1 + DEPTH} <= set(accepted)  # all rejected, some, and a path to a leaf
-    assert sum(record.draft_forwards for record in records) == len(rounds)
-    head: EagleHead = method.shared.head
-    for each in rounds:
-        expected = torch.stack([head.uncached(each.features, each.tokens, path) for path in each.paths])
-        assert (each.outcome - expected).abs().max() < 1e-5
 
 
 def test_one_round_serves_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_llama(VOCAB, num_hidden_layers=LAYERS)
-    drafts = EagleDrafts(EagleHead(model), alone(model, slots=4, capacity=20))
     asked: list[int] = []
     work = HeadPass._work
 
@@ -74,9 +30,9 @@ def test_one_round_serves_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None
         asked.append(slots)
         work(self, slots)
 
+    drafts = small_heads.rounds(slots=4, capacity=20)
     monkeypatch.setattr(HeadPass, "_work", counted)
-    passes = drafts.passes
-    size = drafts.head.fc.in_features
+    passes, size = drafts._passes, drafts.head.features
     for slot in range(4):
         assert passes.open() == slot
         passes.append(slot, [slot], torch.zeros(1, size))
@@ -204,13 +160,12 @@ def test_a_pass_over_a_single_row_sees_no_cell_after_it() -> None:
 
 @pytest.fixture
 def passes() -> HeadPass:
-    model = tiny_llama(VOCAB, num_hidden_layers=LAYERS)
-    return EagleDrafts(EagleHead(model), alone(model, capacity=20)).passes
+    return small_heads.rounds(slots=1, capacity=20)._passes
 
 
 def test_only_drafts_can_be_kept(passes: HeadPass) -> None:
     slot = passes.open()
-    passes.append(slot, [1], torch.zeros(1, 96))
+    passes.append(slot, [1], torch.zeros(1, small_heads.head("tree").features))
     with pytest.raises(ValueError, check=wording):
         passes.keep(slot, [0])
     passes.draft(slot)
@@ -226,6 +181,5 @@ def test_only_drafts_can_be_kept(passes: HeadPass) -> None:
 
 
 def test_a_cache_that_does_not_fit_is_refused_in_a_sentence() -> None:
-    model = tiny_llama(VOCAB, num_hidden_layers=LAYERS)
     with pytest.raises(EnvironmentRefused, check=wording):
-        EagleDrafts(EagleHead(model), alone(model, capacity=4 * 10**12))
+        small_heads.rounds(slots=1, capacity=4 * 10**12)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,18 +9,17 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import decoders, models
-from support.models import prompt, tiny_llama
+from support import decoders, head_training, models
+from support.head_training import ANSWER, answers
+from support.models import tiny_llama
 from support.wording import wording
 
 from specbench.common.errors import UsageError
-from specbench.common.prompt import Prompt
-from specbench.training.data.answers import Asking, ask
 from specbench.training.recipe import Job, Text
 
-ANSWER = 24
 WORDS = models.byte_tokenizer()
 RECIPES: dict[str, dict[str, Any]] = {
+    "dspark": {"layers": 1, "block_size": 4, "anchors": 40, "markov_rank": 8},
     "eagle3": {"unroll": 4, "clip": 5.0},
     "jetspec": {"layers": 1, "block_size": 5, "anchors": 40},
     "medusa": {"heads": 3},
@@ -37,18 +35,13 @@ def target() -> Any:
 
 
 def train(recipe: str, job: Job, **more: Any) -> Mapping[str, Any]:
-    module = importlib.import_module(f"specbench.methods.{recipe}.train")
-    chosen = {"batch": 3, "lr": 1e-2, "steps": 8, "bf16": False, "log_every": 1, "eval_every": 100, "save_every": 4}
-    options = module.Options(**{**chosen, "keep_circles": 0, **RECIPES[recipe], **more})
-    card: Mapping[str, Any] = module.train(options, job)
-    return card
+    return head_training.train(recipe, job, **{**RECIPES[recipe], **more})
 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Text]:
     """The tiny target's own greedy answers."""
-    prompts = [Prompt(f"p{n}", bytes(32 + i % 90 for i in prompt(4, 90, n)).decode(), False) for n in range(6)]
-    return ask(target(), prompts, Asking(ANSWER, 4), tmp_path_factory.mktemp("answers"))
+    return answers(target(), tmp_path_factory.mktemp("answers"), first=32)
 
 
 def job(texts: Sequence[Text], out: Path, say: Callable[[str], None] = lambda line: None, aside: int = 0) -> Job:

@@ -1,60 +1,45 @@
-"""``specbench train dspark``: the loss, a head that learns, its file, and a training that resumes."""
+"""``specbench train dspark``: the loss, a head that learns, and its file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import decoders
+from support import head_training
 from support.decoders import loaded
-from support.models import attached, prompt, tiny_llama
+from support.head_training import answers, losses, rounds
+from support.models import tiny_llama
 from torch import Tensor
 from torch.nn import functional
 
-from specbench.common.errors import UsageError
-from specbench.common.prompt import Prompt
 from specbench.methods.dspark.config import DSparkConfig
 from specbench.methods.dspark.head import DSparkHead
 from specbench.methods.dspark.learning.distances import distances
 from specbench.methods.dspark.learning.lesson import Lesson
-from specbench.training.data.answers import Asking, ask
 from specbench.training.objectives import scored_rows
 from specbench.training.recipe import Job, Text
 
-if TYPE_CHECKING:
-    from specbench.methods.dspark.train import Options
-
-VOCAB, ANSWER = 97, 24
+VOCAB = 97
+SMALL = {"layers": 1, "block_size": 4, "anchors": 40, "markov_rank": 8}
 
 
 def target() -> Any:
     return tiny_llama(VOCAB, num_hidden_layers=3)
 
 
-def options(**more: Any) -> Options:
-    from specbench.methods.dspark.train import Options
-
-    chosen = {"layers": 1, "block_size": 4, "batch": 3, "anchors": 40, "lr": 1e-2, "steps": 8, "bf16": False}
-    chosen |= {"markov_rank": 8}
-    return Options(**{**chosen, "log_every": 1, "eval_every": 100, "save_every": 4, "keep_circles": 0, **more})
-
-
-def train(chosen: Options, job: Job) -> Mapping[str, Any]:
-    from specbench.methods.dspark import train as recipe  # and with it transformers' Trainer
-
-    return recipe.train(chosen, job)
+def train(job: Job, **more: Any) -> Mapping[str, Any]:
+    return head_training.train("dspark", job, **{**SMALL, **more})
 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Text]:
     """The tiny target's own greedy answers."""
-    prompts = [Prompt(f"p{n}", bytes(1 + i % 90 for i in prompt(4, 90, n)).decode(), False) for n in range(6)]
-    return ask(loaded(target()), prompts, Asking(ANSWER, 4), tmp_path_factory.mktemp("answers"))
+    return answers(loaded(target()), tmp_path_factory.mktemp("answers"))
 
 
 # ------------------------------------------------------------------ the loss
@@ -142,42 +127,19 @@ def test_a_head_learns_and_the_engine_accepts_as_much(
 ) -> None:
     said: list[str] = []
     some = texts[:3]
-    chosen = options(steps=100, draft_vocab=drafted, markov_head=kind)
-    card = train(chosen, Job(loaded(target()), some, some, tmp_path, 0, said.append))
-    losses = [float(line.split("loss ")[1].split()[0]) for line in said if "loss" in line]
-    assert len(losses) == 100
-    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])  # the entropies of text and confidence remain
+    job = Job(loaded(target()), some, some, tmp_path, 0, said.append)
+    card = train(job, steps=100, draft_vocab=drafted, markov_head=kind)
+    falling = losses(said)
+    assert len(falling) == 100
+    assert sum(falling[-5:]) < 0.7 * sum(falling[:5])  # the entropies of text and confidence remain
     assert card["held_out_accepted_length"] > 2  # chance: 1.01
 
     head = DSparkHead.load(tmp_path / "head", dtype=torch.float32)
     assert head.config.markov_head_type == kind
     counted = Lesson(head, target(), anchors=1).held_out(some, torch.device("cpu"))
     assert counted.accepted_length == pytest.approx(card["held_out_accepted_length"], abs=1e-3)
-    with attached(target(), capacity=60, max_rows=8) as engine:
-        method = decoders.ready(
-            decoders.with_options("dspark", {"head": str(tmp_path / "head"), "tree": "chain", "depth": 4}), engine
-        )
-        records = decoders.served(engine, method, [text.prompt for text in some], ANSWER)
-    assert [record.output_ids for record in records] == [list(text.answer) for text in some]
-    assert sum(record.target_forwards for record in records) == counted.rounds
-
-
-def test_a_training_continues_where_it_stopped(texts: list[Text], tmp_path: Path) -> None:
-    class Stopped(Exception):
-        pass
-
-    def stop(line: str) -> None:
-        if "step 6" in line:
-            raise Stopped
-
-    train(options(), Job(loaded(target()), texts, texts[:2], tmp_path / "whole", 0, print))
-    with pytest.raises(Stopped):
-        train(options(), Job(loaded(target()), texts, texts[:2], tmp_path / "parts", 0, stop))
-    train(options(), Job(loaded(target()), texts, texts[:2], tmp_path / "parts", 0, print))
-    whole, parts = (load_file(tmp_path / each / "head" / "model.safetensors") for each in ("whole", "parts"))
-    assert all(torch.equal(parts[name], tensor) for name, tensor in whole.items())
-    with pytest.raises(UsageError):
-        train(options(gamma=2.0), Job(loaded(target()), texts, texts[:2], tmp_path / "whole", 0, print))
+    chain = {"head": str(tmp_path / "head"), "tree": "chain", "depth": 4}
+    assert rounds("dspark", target(), some, **chain) == counted.rounds
 
 
 #: Parameters of DeepSpec's Qwen3DSparkModel with one layer (H 32, 4 and 2 heads of 8, r 8), without confidence head.
@@ -201,8 +163,8 @@ NEEDED = (
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0])
 def test_a_file_with_embeddings_is_deepspecs(confidence: float, texts: list[Text], tmp_path: Path) -> None:
-    chosen = options(steps=2, embeddings=True, markov_head="gated", confidence=confidence)
-    train(chosen, Job(loaded(target()), texts, [], tmp_path, 0, print))
+    chosen = {"steps": 2, "embeddings": True, "markov_head": "gated", "confidence": confidence}
+    train(Job(loaded(target()), texts, [], tmp_path, 0, print), **chosen)
     stored = load_file(tmp_path / "head" / "model.safetensors")
     predictor = {"confidence_head.proj.weight": (1, 40), "confidence_head.proj.bias": (1,)} if confidence else {}
     assert {name: tuple(tensor.shape) for name, tensor in stored.items()} == DEEPSPEC | predictor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from support import decoders
 from support.decoders import alone
-from support.level_rounds import Drafts, Round, Say, difference, rounds
-from support.models import attached, autoregressive, layer_outputs, prompt, tiny_llama
-from support.oracles import expand
+from support.level_rounds import Drafts, Round, Say, difference, rounds, said
+from support.models import attached, autoregressive, before_norm, layer_outputs, prompt, tiny_llama
+from support.oracles import expand, rms, rotated
 from support.wording import wording
 from torch import Tensor
 
@@ -147,19 +147,6 @@ def model() -> Any:
     return tiny_llama(VOCAB, num_hidden_layers=LAYERS, hidden_size=HIDDEN).double()
 
 
-def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return weight * x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
-
-
-def turned(x: Tensor, positions: Tensor, theta: float) -> Tensor:
-    """Vectors [n, heads, D] rotated by position: pairs (i, i + D/2)."""
-    half = x.shape[-1] // 2
-    angles = positions.double()[:, None] * theta ** (-torch.arange(half, dtype=torch.float64) / half)
-    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
-    a, b = x[..., :half], x[..., half:]
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
-
-
 class Oracle:
     """A head from its files, by the description of the layouts."""
 
@@ -187,7 +174,7 @@ class Oracle:
         query, key, value = (
             self.linear(f"{name}.self_attn.{which}_proj", inner).unflatten(-1, (-1, size)) for which in "qkv"
         )
-        query, key = (turned(each, positions, self.theta) for each in (query, key))
+        query, key = (rotated(each, positions, self.theta) for each in (query, key))
         key, value = key.repeat_interleave(2, dim=1), value.repeat_interleave(2, dim=1)
         scores = torch.einsum("qhd,khd->hqk", query, key) / (1 if self.wrong == "scale" else size**0.5)
         if self.wrong != "look ahead":
@@ -214,22 +201,14 @@ class Oracle:
         return out, fused
 
     def say(self, each: Round) -> Say:
-        known: dict[Drafts, Tensor] = {}
-
-        def said(path: Drafts) -> Tensor:
-            if path not in known:
-                found = self.dense(each, path)
-                known.update({path[:at]: row for at, row in enumerate(found)})
-            return known[path]
-
-        return said
+        return said(lambda path: self.dense(each, path))
 
     @torch.inference_mode()
     def dense(self, each: Round, path: Drafts) -> list[Tensor]:
         """Log-probabilities after the text and after each beginning of a path of drafts."""
         before, norm = each.features, model().model.norm.weight
         if self.wrong in ("features", "second to last"):
-            layers = layer_outputs_before_norm(each.text[:-1])
+            layers = before_norm(model(), each.text[:-1])
             before = layers[-1 if self.wrong == "features" else -2]
         borrowed = self.wrong == "embedding" or "embed_tokens.weight" not in self.weights
         table = model().get_input_embeddings().weight if borrowed else self.weights["embed_tokens.weight"]
@@ -249,17 +228,6 @@ class Oracle:
             fed = {"fed back": rms(out, norm, 1e-6), "fed back fused": fused}.get(self.wrong, out)
             before = torch.cat([before, fed[-1:]])
         return found
-
-
-def layer_outputs_before_norm(text: Sequence[int]) -> list[Tensor]:
-    found: list[Tensor] = []
-    own = model().model
-    handles = [each.register_forward_hook(lambda _, __, out: found.append(out[0])) for each in own.layers]
-    with torch.inference_mode():
-        own(torch.tensor([text]))
-    for handle in handles:
-        handle.remove()
-    return found
 
 
 def test_heads_show_all_misreadings() -> None:

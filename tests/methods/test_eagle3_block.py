@@ -12,6 +12,7 @@ import scipy
 import torch
 from support import models
 from support.decoders import ready, served, with_options
+from support.distributions import drawn_from, written
 from support.models import attached, prompt, tiny_llama
 from support.wording import wording
 from torch import Tensor
@@ -22,7 +23,7 @@ from specbench.decoding.protocol import Context, Method
 from specbench.engine import graphs
 from specbench.engine.engine import Engine
 from specbench.engine.heads import head_pass
-from specbench.engine.sampler import Sampling, filtered
+from specbench.engine.sampler import Sampling
 
 VOCAB, LONG = 13, 12
 HOT, WARM = Sampling(1.0, seed=2), Sampling(0.7, top_k=9, seed=5)
@@ -47,34 +48,11 @@ def context() -> Context:
     return Context(VOCAB, 0, random.Random(0))
 
 
-@torch.inference_mode()
-def drawn_from(engine: Engine, text: Sequence[int], sampling: Sampling) -> Tensor:
-    """float64 [tokens, V]: what the token after each of a text is drawn from, by the model without an engine."""
-    with engine.detached():
-        logits = engine.model(torch.tensor([text])).logits
-    return filtered(logits, sampling)[0].double().softmax(-1)
-
-
 def places(engine: Engine, method: Method, sampling: Sampling) -> list[float]:
     """Where each emitted token lies in its own distribution: uniform on (0, 1), and independent, if drawn from it."""
-    engine.sampling = sampling
-    slots, rng = [engine.alloc() for _ in range(engine.slots)], random.Random(sampling.seed)
-    prompts = [prompt(3 + (LONG + 6) * slot, VOCAB, slot) for slot in slots]
-    decoders, texts = [method.new(context()) for _ in slots], [[*ids] for ids in prompts]
-    for slot in slots:
-        decoders[slot].begin(prompts[slot])
-        result = engine.prefill(slot, prompts[slot], taps=method.taps)
-        decoders[slot].observe(result)
-        texts[slot] += result.emitted
-    while waiting := [slot for slot in slots if len(texts[slot]) < len(prompts[slot]) + 1 + LONG]:
-        trees = {slot: decoders[slot].draft() for slot in waiting}
-        for slot, result in engine.step(trees, taps=method.taps).items():
-            decoders[slot].observe(result)
-            texts[slot] += result.emitted
-    found = []
-    for slot, (text, ids) in enumerate(zip(texts, prompts, strict=True)):
-        decoders[slot].end()
-        engine.free(slot)
+    prompts, texts, _ = written(engine, method, sampling, LONG, VOCAB)
+    found, rng = [], random.Random(sampling.seed)
+    for text, ids in zip(texts, prompts, strict=True):
         p = drawn_from(engine, text, sampling)
         for at in range(len(ids) + 1, len(ids) + 1 + LONG):
             mine, token = p[at - 1], text[at]

@@ -5,44 +5,31 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
-from support import decoders
+from support import head_training
 from support.decoders import loaded
-from support.models import attached, prompt, tiny_llama
+from support.head_training import answers, losses, rounds
+from support.models import tiny_llama
 
-from specbench.common.prompt import Prompt
 from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.learning.lesson import Lesson
 from specbench.methods.eagle3.learning.start import start_from_target
 from specbench.methods.eagle3.learning.unrolled import unrolled
-from specbench.training.data.answers import Asking, ask
 from specbench.training.recipe import Job, Text
 
-if TYPE_CHECKING:
-    from specbench.methods.eagle3.train import Options
-
-VOCAB, ANSWER = 97, 24
+VOCAB = 97
 
 
 def target() -> Any:
     return tiny_llama(VOCAB, num_hidden_layers=7)
 
 
-def options(**more: Any) -> Options:
-    from specbench.methods.eagle3.train import Options
-
-    chosen = {"batch": 3, "lr": 1e-2, "steps": 8, "bf16": False, "unroll": 4, "log_every": 1, "eval_every": 100}
-    return Options(**{**chosen, "save_every": 4, "keep_circles": 0, "clip": 5.0, **more})
-
-
-def train(chosen: Options, job: Job) -> Mapping[str, Any]:
-    from specbench.methods.eagle3 import train as recipe  # and with it transformers' Trainer, PEFT and datasets
-
-    return recipe.train(chosen, job)
+def train(job: Job, **more: Any) -> Mapping[str, Any]:
+    return head_training.train("eagle3", job, **{"unroll": 4, "clip": 5.0, **more})
 
 
 def kept(folder: Path) -> DraftHead:
@@ -52,8 +39,7 @@ def kept(folder: Path) -> DraftHead:
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Text]:
     """The tiny target's own greedy answers."""
-    prompts = [Prompt(f"p{n}", bytes(1 + i % 90 for i in prompt(4, 90, n)).decode(), False) for n in range(6)]
-    return ask(loaded(target()), prompts, Asking(ANSWER, 4), tmp_path_factory.mktemp("answers"))
+    return answers(loaded(target()), tmp_path_factory.mktemp("answers"))
 
 
 def job(texts: Sequence[Text], out: Path, say: Callable[[str], None] = lambda line: None, aside: int = 0) -> Job:
@@ -63,12 +49,10 @@ def job(texts: Sequence[Text], out: Path, say: Callable[[str], None] = lambda li
 def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: list[Text], tmp_path: Path) -> None:
     result: list[str] = []
     texts = texts[:3]
-    card = train(
-        options(steps=50, draft_vocab=60, lr=2e-2), Job(loaded(target()), texts, texts, tmp_path, 0, result.append)
-    )
-    losses = [float(line.split("loss ")[1].split()[0]) for line in result if "loss" in line]
-    assert len(losses) == 50
-    assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
+    card = train(Job(loaded(target()), texts, texts, tmp_path, 0, result.append), steps=50, draft_vocab=60, lr=2e-2)
+    falling = losses(result)
+    assert len(falling) == 50
+    assert sum(falling[-5:]) < 0.5 * sum(falling[:5])
     assert card["held_out_accepted_length"] > 1.5
     assert card["draft_vocab_coverage"] == 1.0  # they are the texts that it was chosen on
     assert card["parameters"] - card["parameters_outside_lm_head"] == 60 * 32
@@ -78,12 +62,8 @@ def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: li
     assert head.draft_ids is not None
     counted = Lesson(head, target(), steps=4).held_out(texts, torch.device("cpu"))
     assert counted.accepted_length == pytest.approx(card["held_out_accepted_length"], abs=1e-3)
-    with attached(target(), capacity=60, max_rows=8) as engine:
-        chosen = {"head": str(tmp_path / "head"), "tree": "chain", "budget": 5, "depth": 4}
-        method = decoders.ready(decoders.with_options("eagle3", chosen), engine)
-        records = decoders.served(engine, method, [text.prompt for text in texts], ANSWER)
-    assert [record.output_ids for record in records] == [list(text.answer) for text in texts]
-    assert sum(record.target_forwards for record in records) == counted.rounds
+    chain = {"head": str(tmp_path / "head"), "tree": "chain", "budget": 5, "depth": 4}
+    assert rounds("eagle3", target(), texts, **chain) == counted.rounds
 
 
 def test_a_head_has_the_layers_that_are_asked_for() -> None:
@@ -98,7 +78,7 @@ def test_a_head_has_the_layers_that_are_asked_for() -> None:
 def test_the_file_is_in_the_original_layout(texts: list[Text], tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    train(options(steps=1, draft_vocab=40), job(texts, tmp_path))
+    train(job(texts, tmp_path), steps=1, draft_vocab=40)
     config = json.loads((tmp_path / "head" / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLMEagle3"]
     assert (config["vocab_size"], config["draft_vocab_size"]) == (VOCAB, 40)

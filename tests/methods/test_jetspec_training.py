@@ -3,62 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
-from support import decoders
 from support.decoders import loaded
-from support.models import attached, prompt, tiny_llama
+from support.head_training import answers, losses, rounds, train
+from support.models import tiny_llama
 
-from specbench.common.prompt import Prompt
 from specbench.heads.block_config import BlockHeadConfig
 from specbench.heads.block_head import BlockHead
 from specbench.methods.jetspec.learning.held_out import HeldOut, branch_gaps, held_out
 from specbench.methods.jetspec.learning.lesson import Lesson
-from specbench.training.data.answers import Asking, ask
 from specbench.training.evaluation.accepted import Accepted
 from specbench.training.recipe import Job, Text
 
-if TYPE_CHECKING:
-    from specbench.methods.jetspec.train import Options
-
-VOCAB, ANSWER = 97, 24
+VOCAB = 97
 
 
 def target() -> Any:
     return tiny_llama(VOCAB, num_hidden_layers=3)
 
 
-def options(**more: Any) -> Options:
-    from specbench.methods.jetspec.train import Options
-
-    chosen = {"layers": 1, "block_size": 5, "batch": 3, "anchors": 40, "lr": 1e-2, "steps": 8, "bf16": False}
-    return Options(**{**chosen, "log_every": 1, "eval_every": 100, "save_every": 4, "keep_circles": 0, **more})
-
-
-def train(chosen: Options, job: Job) -> Mapping[str, Any]:
-    from specbench.methods.jetspec import train as recipe  # and with it transformers' Trainer, PEFT and datasets
-
-    return recipe.train(chosen, job)
-
-
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Text]:
     """The tiny target's own greedy answers."""
-    prompts = [Prompt(f"p{n}", bytes(1 + i % 90 for i in prompt(4, 90, n)).decode(), False) for n in range(6)]
-    return ask(loaded(target()), prompts, Asking(ANSWER, 4), tmp_path_factory.mktemp("answers"))
+    return answers(loaded(target()), tmp_path_factory.mktemp("answers"))
 
 
 def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: list[Text], tmp_path: Path) -> None:
     result: list[str] = []
     texts = texts[:3]
-    card = train(options(steps=100, draft_vocab=60), Job(loaded(target()), texts, texts, tmp_path, 0, result.append))
-    losses = [float(line.split("loss ")[1].split()[0]) for line in result if "loss" in line]
-    assert len(losses) == 100
-    assert sum(losses[-5:]) < 0.3 * sum(losses[:5])
+    small = {"layers": 1, "block_size": 5, "anchors": 40, "steps": 100, "draft_vocab": 60}
+    card = train("jetspec", Job(loaded(target()), texts, texts, tmp_path, 0, result.append), **small)
+    falling = losses(result)
+    assert len(falling) == 100
+    assert sum(falling[-5:]) < 0.3 * sum(falling[:5])
     assert card["held_out_accepted_length"] > 2
     assert any("held out: accepted length" in line for line in result)
 
@@ -68,12 +49,8 @@ def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: li
     assert len(head.draft_ids) == 60
     counted = held_out(Lesson(head, target(), anchors=1), texts, torch.device("cpu"))
     assert counted.accepted.accepted_length == pytest.approx(card["held_out_accepted_length"], abs=1e-3)
-    with attached(target(), capacity=60, max_rows=8) as engine:
-        chosen = {"head": str(tmp_path / "head"), "tree": "chain", "budget": 5}
-        method = decoders.ready(decoders.with_options("jetspec", chosen), engine)
-        records = decoders.served(engine, method, [text.prompt for text in texts], ANSWER)
-    assert [record.output_ids for record in records] == [list(text.answer) for text in texts]
-    assert sum(record.target_forwards for record in records) == counted.accepted.rounds
+    chain = {"head": str(tmp_path / "head"), "tree": "chain", "budget": 5}
+    assert rounds("jetspec", target(), texts, **chain) == counted.accepted.rounds
 
 
 def test_the_drafted_tokens_are_the_most_frequent() -> None:

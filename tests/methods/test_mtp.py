@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from support import decoders
 from support.decoders import alone, eager
-from support.level_rounds import Drafts, Round, Say, difference, rounds
-from support.models import attached, autoregressive, build, layer_outputs, prompt, supported, tiny_llama
-from support.oracles import expand
+from support.level_rounds import Drafts, Round, Say, difference, rounds, said
+from support.models import attached, autoregressive, before_norm, build, layer_outputs, prompt, supported, tiny_llama
+from support.oracles import expand, rms, rotated
 from torch import Tensor
 from transformers.modeling_layers import MtpModel
 
@@ -163,18 +163,6 @@ WRONG: Mapping[str, str] = {
 }
 
 
-def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return weight * x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
-
-
-def turned(x: Tensor, positions: Tensor, theta: float) -> Tensor:
-    half = x.shape[-1] // 2
-    angles = positions.double()[:, None] * theta ** (-torch.arange(half, dtype=torch.float64) / half)
-    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
-    a, b = x[..., :half], x[..., half:]
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
-
-
 class Oracle:
     """A layer from its file, by the description of the layouts: float64, everything anew, no cache."""
 
@@ -218,7 +206,7 @@ class Oracle:
             out = inner @ weights[f"{name}.weight"].T + (self.wrong != "bias") * weights[f"{name}.bias"]
             return out.unflatten(-1, (-1, HIDDEN // 4))
 
-        query, key = (turned(heads(which), positions, self.theta) for which in "qk")
+        query, key = (rotated(heads(which), positions, self.theta) for which in "qk")
         key, value = key.repeat_interleave(2, dim=1), heads("v").repeat_interleave(2, dim=1)
         scores = torch.einsum("qhd,khd->hqk", query, key) / (HIDDEN // 4) ** 0.5
         scores = scores.masked_fill(torch.ones_like(scores[0]).triu(1).bool(), -torch.inf)
@@ -233,7 +221,7 @@ class Oracle:
         """Log-probabilities after the text and after each beginning of a path of drafts."""
         own, before = model("qwen2"), each.features
         if self.wrong in ("features", "second to last"):
-            before = before_norm(each.text[:-1])[-1 if self.wrong == "features" else -2]
+            before = before_norm(own, each.text[:-1])[-1 if self.wrong == "features" else -2]
         held = {"embedding": "embed_tokens.weight", "lm head": "shared_head.head.weight"}
         tables = {"embedding": own.get_input_embeddings().weight, "lm head": own.get_output_embeddings().weight}
         tables |= {k: self.weights[n] for k, n in held.items() if n in self.weights and self.wrong != k}
@@ -254,28 +242,6 @@ class Oracle:
 
     def say(self, each: Round) -> Say:
         return said(lambda path: self.dense(each, path))
-
-
-def said(dense: Any) -> Say:
-    known: dict[Drafts, Tensor] = {}
-
-    def say(path: Drafts) -> Tensor:
-        if path not in known:
-            known.update({path[:at]: row for at, row in enumerate(dense(path))})
-        return known[path]
-
-    return say
-
-
-def before_norm(text: list[int]) -> list[Tensor]:
-    found: list[Tensor] = []
-    own = model("qwen2").model
-    handles = [each.register_forward_hook(lambda _, __, out: found.append(out[0])) for each in own.layers]
-    with torch.inference_mode():
-        own(torch.tensor([text]))
-    for handle in handles:
-        handle.remove()
-    return found
 
 
 #: Misreadings that show in each layout; further ones where the file has an embedding and an LM head.

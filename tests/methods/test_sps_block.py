@@ -15,7 +15,7 @@ import scipy
 import torch
 from support import decoders as decoders_of_tests
 from support import models
-from torch import Tensor
+from support.distributions import drawn_from, written
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.cli.app import main
@@ -24,7 +24,7 @@ from specbench.decoding.tree import Proposal, TokenTree
 from specbench.engine import graphs, tuner
 from specbench.engine.block_verification import DrawnDrafts, verify
 from specbench.engine.engine import Engine
-from specbench.engine.sampler import Sampling, Stream, drawn, filtered, uniforms
+from specbench.engine.sampler import Sampling, Stream, drawn, uniforms
 from specbench.evals.data import DATA_DIR
 from specbench.planning.methods import plan_methods
 from specbench.results.request_schema import RequestRecord
@@ -71,40 +71,12 @@ def decode(
     return decoders_of_tests.served(engine, method, requests, together=concurrency)
 
 
-@torch.inference_mode()
-def drawn_from(engine: Engine, text: Sequence[int], sampling: Sampling) -> Tensor:
-    """float64 [tokens, V]: what the token after each of a text is drawn from, by the model without an engine."""
-    with engine.detached():
-        logits = engine.model(torch.tensor([text])).logits
-    return filtered(logits, sampling)[0].double().softmax(-1)
-
-
 # ------------------------------------------------------------------ the distribution
 
 
 def places(engine: Engine, method: Method, sampling: Sampling, tokens: int) -> tuple[list[float], float]:
     """Where each token of some answers lies in its own distribution, and how many tokens a step brought."""
-    engine.sampling = sampling
-    slots = [engine.alloc() for _ in range(engine.slots)]
-    prompts = [models.prompt(3 + (tokens + 6) * slot, VOCAB, seed=slot) for slot in slots]
-    decoders = [method.new(context()) for _ in slots]
-    texts = [[*ids] for ids in prompts]
-    for slot in slots:
-        decoders[slot].begin(prompts[slot])
-        result = engine.prefill(slot, prompts[slot])
-        decoders[slot].observe(result)
-        texts[slot] += result.emitted
-    steps = brought = 0
-    while any(len(text) < len(ids) + 1 + tokens for text, ids in zip(texts, prompts, strict=True)):
-        waiting = [slot for slot in slots if len(texts[slot]) < len(prompts[slot]) + 1 + tokens]
-        results = engine.step({slot: decoders[slot].draft() for slot in waiting})
-        for slot, result in results.items():
-            decoders[slot].observe(result)
-            texts[slot] += result.emitted
-            steps, brought = steps + 1, brought + len(result.emitted)
-    for slot in slots:
-        decoders[slot].end()
-        engine.free(slot)
+    prompts, texts, per_step = written(engine, method, sampling, tokens, VOCAB)
     found, rng = [], random.Random(sampling.seed)
     for text, ids in zip(texts, prompts, strict=True):
         p, q = drawn_from(engine, text, sampling), drawn_from(method.shared.engine, text, sampling)
@@ -114,7 +86,7 @@ def places(engine: Engine, method: Method, sampling: Sampling, tokens: int) -> t
             assert mine[token] > 0, "a token that the filters leave out"
             likelier = mine / (q[at - 1] + 1e-9)
             found.append(float(mine[likelier < likelier[token]].sum() + rng.random() * mine[token]))
-    return found, brought / steps
+    return found, per_step
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support import decoders, models
+from support.head_training import ANSWER, QUICK, answers, losses
 from support.models import SUPPORTED, attached, build, prompt, tiny_llama
 from support.wording import wording
 
 from specbench.common.errors import UsageError
-from specbench.common.prompt import Prompt
 from specbench.models import load
 from specbench.planning.methods import plan_methods
-from specbench.training.data.answers import Asking, ask
 from specbench.training.objectives.side_by_side import side_by_side
 from specbench.training.recipe import Job, Text
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from specbench.methods.sps.train import Options
 
 WORDS = models.byte_tokenizer()
-VOCAB, ANSWER = len(WORDS), 24
+VOCAB = len(WORDS)
 
 
 def target(tokenizer: Any = WORDS) -> Any:
@@ -36,8 +35,7 @@ def target(tokenizer: Any = WORDS) -> Any:
 def options(**more: Any) -> Options:
     from specbench.methods.sps.train import Options
 
-    chosen = {"layers": 1, "batch": 3, "lr": 1e-2, "steps": 8, "bf16": False, "keep_circles": 0, "draft_tokens": 3}
-    return Options(**{**chosen, "log_every": 1, "eval_every": 100, "save_every": 4, **more})
+    return Options(**{**QUICK, "layers": 1, "draft_tokens": 3, **more})
 
 
 def train(chosen: Options, job: Job) -> Mapping[str, Any]:
@@ -50,16 +48,11 @@ def train(chosen: Options, job: Job) -> Mapping[str, Any]:
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Text]:
     """The tiny target's own greedy answers."""
-    prompts = [Prompt(f"p{n}", bytes(32 + i % 90 for i in prompt(4, 90, n)).decode(), False) for n in range(6)]
-    return ask(target(), prompts, Asking(ANSWER, 4), tmp_path_factory.mktemp("answers"))
+    return answers(target(), tmp_path_factory.mktemp("answers"), first=32)
 
 
 def job(texts: Sequence[Text], out: Path, say: Callable[[str], None] = lambda line: None, aside: int = 0) -> Job:
     return Job(target(), texts[aside:], texts[:aside], out, 0, say)
-
-
-def losses(result: Sequence[str]) -> list[float]:
-    return [float(line.split("loss ")[1].split()[0]) for line in result if "loss" in line]
 
 
 def decoded(folder: Path, texts: Sequence[Text], draft_tokens: int) -> list[Any]:

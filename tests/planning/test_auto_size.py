@@ -9,11 +9,9 @@ import pytest
 from support.runs import made_up_profile
 from support.wording import wording
 
-from specbench.common.files import write_json_atomic
 from specbench.common.options import parse_flags
 from specbench.hardware import environment
 from specbench.hardware.stored_profile import PROFILE, Profile
-from specbench.planning import auto_size
 from specbench.planning.plan import PROFILES, Plan
 from specbench.planning.resolving import Resolved, resolve
 
@@ -30,19 +28,6 @@ def measured(seconds: tuple[float, ...] = (1.0, 1.2, 1.6, 2.4, 4.0), **changes: 
     ]
     values = {"environment": here, "model": spec, "points": points, **changes}
     return made_up_profile(contexts=(512,), slots=(), **values)
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(auto_size.gpus, "seen", list)
-
-    def put(profile: Profile, name: str = "20261101T000000Z-profile") -> None:
-        folder = tmp_path / PROFILES / name
-        folder.mkdir(parents=True)
-        write_json_atomic(folder / PROFILE, profile.model_dump(mode="json"))
-
-    return put
 
 
 def planned(**values: Any) -> Resolved:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,15 +9,12 @@ from support.runs import made_up_profile
 from support.wording import wording
 
 from specbench.common.errors import UsageError
-from specbench.common.files import write_json_atomic
 from specbench.common.options import parse_flags
 from specbench.engine.memory_budget import Widths, step_memory
 from specbench.hardware import Projection, environment, gpus
 from specbench.hardware.roofline import StepTimes
-from specbench.hardware.stored_profile import PROFILE, Profile, datasheet
+from specbench.hardware.stored_profile import Profile, datasheet
 from specbench.models import configured_shape, resolve
-from specbench.planning import auto_size
-from specbench.planning.plan import PROFILES
 from specbench.sweeps.running import predict
 from specbench.sweeps.sweep_plan import SweepPlan
 
@@ -36,20 +32,6 @@ def here(**changes: Any) -> Profile:
     captured = environment.capture("cpu").model_dump(mode="json")
     values = {"environment": captured, "model": spec, "shape": shape, "gpu": None, "datasheet": None, **changes}
     return made_up_profile(contexts=(128, 512), slots=(), **values)
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(auto_size.gpus, "seen", list)
-
-    def put(profile: Profile, name: str = "20261101T000000Z-profile") -> Path:
-        folder = tmp_path / PROFILES / name
-        folder.mkdir(parents=True)
-        write_json_atomic(folder / PROFILE, profile.model_dump(mode="json"))
-        return folder
-
-    return put
 
 
 def predicted(asked: dict[str, Any] = SMALL, **more: Any) -> dict[str, Any]:

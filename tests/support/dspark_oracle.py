@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from support.oracles import rms, rotated
 from torch import Tensor
 
 LAYOUTS = ("deepspec", "speculators", "specforge", "sglang", "vllm")
@@ -226,17 +227,7 @@ def drafts_of(folder: Path) -> int:
 
 
 def _rms(head: Mapping[str, Any], name: str, x: Tensor) -> Tensor:
-    weight: Tensor = head[name]
-    return weight * x / (x.pow(2).mean(-1, keepdim=True) + head["eps"]).sqrt()
-
-
-def _rotated(head: Mapping[str, Any], x: Tensor, positions: Tensor) -> Tensor:
-    """Vectors [n, heads, D] at positions [n]: pairs (i, i + D/2) turned by position / theta^(2i/D)."""
-    half = x.shape[-1] // 2
-    angles = positions.double()[:, None] * head["theta"] ** (-torch.arange(half, dtype=torch.float64) / half)
-    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
-    a, b = x[..., :half], x[..., half:]
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+    return rms(x, head[name], head["eps"])
 
 
 def _body(head: Mapping[str, Any], features: Tensor, block: Tensor, wrong: str) -> Tensor:
@@ -262,10 +253,10 @@ def _body(head: Mapping[str, Any], features: Tensor, block: Tensor, wrong: str) 
             if where is None:
                 return found
             if wrong == "qk_norm":
-                return _rotated(head, found, where)
+                return rotated(found, where, head["theta"])
             if wrong == "qk_norm late":
-                return _rms(head, f"{name}{which}_norm", _rotated(head, found, where))
-            return _rotated(head, _rms(head, f"{name}{which}_norm", found), where)
+                return _rms(head, f"{name}{which}_norm", rotated(found, where, head["theta"]))
+            return rotated(_rms(head, f"{name}{which}_norm", found), where, head["theta"])
 
         query, key = heads("q", inner, positions[count:]), heads("k", every, positions)
         key, value = (x.repeat_interleave(_HEADS // _KV, dim=1) for x in (key, heads("v", every, None)))

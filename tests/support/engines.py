@@ -631,6 +631,32 @@ def whole(handler: BaseHTTPRequestHandler, code: int, body: bytes) -> None:
     handler.wfile.write(body)
 
 
+def not_whole(handler: BaseHTTPRequestHandler, size: str = "ff") -> None:
+    """A stream in chunks whose first one has fewer bytes than ``size`` says."""
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    handler.wfile.write(size.encode() + b"\r\ndata: {}\n\n")
+
+
+def stream_of(handler: BaseHTTPRequestHandler, text: bytes) -> None:
+    """A stream that ends after some bytes."""
+    begin(handler)
+    handler.wfile.write(text)
+
+
+#: Ways of a server to answer wrongly, whatever is asked.
+WRONG_ANSWERS: tuple[Callable[[Completing, BaseHTTPRequestHandler], object], ...] = (
+    lambda server, handler: server.over.wait(20),
+    lambda server, handler: stream_of(handler, b'data: {"half"'),
+    lambda server, handler: not_whole(handler),
+    lambda server, handler: stream_of(handler, b"data: <html>\n\n"),
+    lambda server, handler: handler.wfile.write(b"SSH-2.0-x\r\n\r\n"),
+    lambda server, handler: whole(handler, 302, b"elsewhere"),
+    lambda server, handler: whole(handler, 500, b"CUDA out\nof memory"),
+)
+
+
 @contextmanager
 def completing(**how: Any) -> Iterator[Completing]:
     """A server on a free port of this machine."""

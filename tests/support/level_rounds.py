@@ -70,6 +70,18 @@ def rounds(
     return seen
 
 
+def said(dense: Any) -> Say:
+    """What an oracle says after a path, of one that says it after each beginning of the path; each is asked once."""
+    known: dict[Drafts, Tensor] = {}
+
+    def say(path: Drafts) -> Tensor:
+        if path not in known:
+            known.update({path[:at]: row for at, row in enumerate(dense(path))})
+        return known[path]
+
+    return say
+
+
 def difference(each: Round, say: Say) -> float:
     """How far the scores of a tree's rows are from the oracle's, at most; of large ones, in float32, the share."""
     scores, worst = each.tree.row_scores(), 0.0

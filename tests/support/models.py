@@ -243,6 +243,17 @@ def layer_outputs(model: Any, text: torch.Tensor) -> list[torch.Tensor]:
     return list(outputs[1:])
 
 
+def before_norm(model: Any, text: Sequence[int]) -> list[torch.Tensor]:
+    """Each layer's outputs [n, H] for a text; those of the last one are not normed."""
+    found: list[torch.Tensor] = []
+    handles = [each.register_forward_hook(lambda _, __, out: found.append(out[0])) for each in model.model.layers]
+    with torch.inference_mode():
+        model.model(torch.tensor([text]))
+    for handle in handles:
+        handle.remove()
+    return found
+
+
 def prompt(length: int, vocab: int, seed: int = 0) -> list[int]:
     """A prompt of random tokens, the same for the same arguments."""
     generator = torch.Generator().manual_seed(1000 * seed + length)

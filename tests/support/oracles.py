@@ -253,8 +253,7 @@ def _read(folder: Path, wrong: str) -> dict[str, Any]:
 
 def _rms(head: dict[str, Any], name: str, x: Tensor) -> Tensor:
     """Of each vector of ``x``; the weight has one for all, or one for each of the last but one dimension."""
-    weight: Tensor = head[name].view(-1, x.shape[-1])
-    return weight * x / (x.pow(2).mean(-1, keepdim=True) + head["eps"]).sqrt()
+    return rms(x, head[name].view(-1, x.shape[-1]), head["eps"])
 
 
 def _fused(head: dict[str, Any], features: Tensor, wrong: str) -> Tensor:
@@ -272,10 +271,14 @@ def _fused(head: dict[str, Any], features: Tensor, wrong: str) -> Tensor:
 # ------------------------------------------------------------------ what a head computes
 
 
-def _rotated(head: dict[str, Any], x: Tensor, positions: Tensor) -> Tensor:
+def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return weight * x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+
+
+def rotated(x: Tensor, positions: Tensor, theta: float) -> Tensor:
     """Vectors [n, heads, D] at positions [n]: pairs (i, i + D/2) turned by position / theta^(2i/D)."""
     half = x.shape[-1] // 2
-    angles = positions.double()[:, None] * head["theta"] ** (-torch.arange(half, dtype=torch.float64) / half)
+    angles = positions.double()[:, None] * theta ** (-torch.arange(half, dtype=torch.float64) / half)
     cos, sin = angles.cos()[:, None], angles.sin()[:, None]
     a, b = x[..., :half], x[..., half:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
@@ -297,8 +300,9 @@ def _layer(
 
     def turned(which: str, x: Tensor) -> Tensor:
         if normed and wrong == "qk_norm late":
-            return _rms(head, f"{attention}{which}_norm", _rotated(head, x, positions))
-        return _rotated(head, _rms(head, f"{attention}{which}_norm", x) if normed else x, positions)
+            return _rms(head, f"{attention}{which}_norm", rotated(x, positions, head["theta"]))
+        x = _rms(head, f"{attention}{which}_norm", x) if normed else x
+        return rotated(x, positions, head["theta"])
 
     query, key = turned("q", query), turned("k", key)
     shared = query.shape[1] // key.shape[1]  # query heads that read one head of keys and values

@@ -56,6 +56,12 @@ def head(kind: str, device: str = "") -> Any:
     return made
 
 
+def rounds(slots: int, capacity: int, device: str = "cpu", **how: Any) -> LevelRounds:
+    """Rounds of the head that drafts trees level by level, without an engine; three levels of two candidates."""
+    what = alone(target(device), slots=slots, capacity=capacity, **how)
+    return LevelRounds(head("tree", device), what, depth=3, width=2)
+
+
 NOTED: list[Any] = []
 
 

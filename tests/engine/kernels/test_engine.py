@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import random
 from typing import Any
 
 import pytest
-from support.decoders import hiding_tree
+from support.decoders import hiding_drafts
 from support.models import attached, autoregressive, decode, prompt, supported
 
 from specbench.decoding.tree import TokenTree
@@ -17,13 +16,7 @@ TOKENS = 4
 
 
 def trees(seed: int, truth: list[int], vocab: int) -> Any:
-    rng = random.Random(seed)
-
-    def draft(out: list[int]) -> TokenTree:
-        hidden = truth[len(out) : len(out) + rng.randrange(4)]
-        return hiding_tree(rng, out[-1], hidden, vocab, rng.randrange(len(hidden), 8), apart=True)
-
-    return draft
+    return hiding_drafts(seed, truth, vocab, 4, 8, apart=True)
 
 
 GREEDY, SAMPLED = Sampling(), Sampling(temperature=0.9, seed=3)
