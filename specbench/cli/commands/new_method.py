@@ -139,7 +139,8 @@ def _package(name: str, into: Path) -> Scaffold:
     files[f"tests/test_{name}.py"] = _fill("test.py", words)
     root = into / distribution
     where = shlex.quote(str(root) if into.is_absolute() else f"./{root}")  # pip takes a bare word for a package name
-    return Scaffold(name, root, files, ("",), (f"pip install -e {where}", f"python -m pytest {where}", _try(name)))
+    commands = (f"pip install pytest -e {where}", f"python -m pytest {where}", _try(name))
+    return Scaffold(name, root, files, ("",), commands)
 
 
 def _try(name: str) -> str:
