@@ -240,12 +240,14 @@ class Run:
         answers: by row, then by prompt, repeat and turn.
         verdicts: by request, where there are any.
         bandwidth: ``bandwidth.json``, where there is one.
+        likelihoods: by request, the log-likelihood of its text and the text's tokens, where there are any.
     """
 
     head: dict[str, Any]
     answers: dict[str, dict[tuple[str, int, int], Answer]]
     verdicts: dict[str, bool]
     bandwidth: dict[str, Any] | None
+    likelihoods: dict[str, tuple[float, int]]
 
     @property
     def labels(self) -> list[str]:
@@ -327,6 +329,19 @@ class Run:
         """Answers that end in a loop."""
         return sum(answer.loop > 0 for answer in self.row(label))
 
+    def agreement(self, label: str) -> float:
+        """Share of positions at which a row's answers have the token of the base's; the longer answer counts."""
+        mine, base = self.answers[label], self.answers["ar@base"]
+        pairs = [(mine[key]["output_ids"], base[key]["output_ids"]) for key in mine if key in base]
+        return sum(np.equal(*np.array([*zip(*pair, strict=False)]).T).sum() for pair in pairs) / sum(
+            max(map(len, pair)) for pair in pairs
+        )
+
+    def likelihood(self, label: str) -> float:
+        """Log-likelihood of a row's texts per token."""
+        found = [self.likelihoods[answer["request_id"]] for answer in self.row(label)]
+        return sum(total for total, _ in found) / sum(count for _, count in found)
+
     def without_loops(self, label: str, over: str = "ar") -> Callable[[Answer], bool]:
         """Whether an answer is of a prompt on which neither row loops."""
         loops = {answer.key[0] for one in (label, over) for answer in self.row(one) if answer.loop}
@@ -383,7 +398,10 @@ def read(folder: Path) -> Run:
     judged, memory = folder / "verdicts.jsonl", folder / "bandwidth.json"
     lines = map(json.loads, judged.read_text().splitlines()) if judged.exists() else ()
     verdicts = {line["request"]: bool(line["passed"]) for line in lines}
-    return Run(head, answers, verdicts, json.loads(memory.read_text()) if memory.exists() else None)
+    likely = folder / "likelihoods.jsonl"
+    texts = map(json.loads, likely.read_text().splitlines()) if likely.exists() else ()
+    likelihoods = {request: (text["log_likelihood"], text["tokens"]) for text in texts for request in text["requests"]}
+    return Run(head, answers, verdicts, json.loads(memory.read_text()) if memory.exists() else None, likelihoods)
 
 
 def tokens(answers: Sequence[Answer]) -> int:

@@ -29,7 +29,7 @@ Keep = Callable[[Answer], bool]
 Figure = float | Ratio | OverBlocks | tuple[float, float, float] | None
 Field = Callable[[Run, str, Keep], Figure]
 #: A printed figure with its interval, or the sign for one that does not exist.
-PRINTED = re.compile(r"(\d+(?:,\d{3})*(?:\.\d+)?)(?:×|%| ms)?(?: [\[(]([\d.]+)(?:, | to )([\d.]+)[])])?|–")
+PRINTED = re.compile(r"(-?\d+(?:,\d{3})*(?:\.\d+)?)(?:×|%| ms)?(?: [\[(]([\d.]+)(?:, | to )([\d.]+)[])])?|–")
 #: What looks like a measured figure.
 MEASURED = re.compile(r"\d(?:\.\d+)?\s?(?:×|%|ms\b|tok/s|tokens/s)|\d\.\d+ [\[(]\d\.\d+(?:, | to )\d")
 
@@ -89,6 +89,7 @@ FIELDS: dict[str, Field] = {
     "measures.mean_acceptance_length": _acceptance,
     "options.depth": lambda run, row, keep: _options(run, row)["depth"],
     "options.width": lambda run, row, keep: _options(run, row)["width"],
+    "over_base.speedup": lambda run, row, keep: run.speedup(row, "ar@base", keep),
     "phases.draft_s": lambda run, row, keep: _phase(run, row, "draft"),
     "phases.observe_s": lambda run, row, keep: _phase(run, row, "observe"),
     **{f"positions.{at}.speedup": _window(at) for at in range(5)},
@@ -105,6 +106,8 @@ FIELDS: dict[str, Field] = {
     "speedup.per_prompt.prompts": lambda run, row, keep: run.speedup(row).units,
     "step_s": lambda run, row, keep: recompute.step_ms(run.row(row, keep)) / 1e3,
     "task.prompts": _prompts,
+    "text.agreement": lambda run, row, keep: run.agreement(row),
+    "text.log_likelihood_per_token": lambda run, row, keep: run.likelihood(row),
     "text.looping": lambda run, row, keep: sum(answer.loop > 0 for answer in run.row(row, keep)),
     "text.without_loops.speedup": lambda run, row, keep: (
         run.speedup(row, keep=less) if (less := _without_loops(run, row, keep)) else None
