@@ -64,7 +64,8 @@ def aliases() -> dict[str, dict[str, Any]]:
 def trained(spec: str) -> tuple[str | None, dict[str, Any]]:
     """Return the method that a ``--model`` value was trained for and the method's options; None if it is unknown.
 
-    Both are the alias's, or those of the card that ``specbench train`` wrote into the folder.
+    Both are the alias's, or those of the card that ``specbench train`` wrote into the folder, without the preset with
+    which the training decoded held-out prompts.
     """
     entry = aliases().get(spec)
     if entry is not None:
@@ -72,9 +73,9 @@ def trained(spec: str) -> tuple[str | None, dict[str, Any]]:
     card = Path(os.path.expanduser(spec), CARD)
     made = read_json_object(card, "use a complete copy of the folder") if os.path.isfile(card) else {}
     method, options = made.get("method"), made.get("decoding", {})
-    if method not in registry.methods() or not isinstance(options, dict):  # of a plug-in that is not installed
-        return None, {}
-    return method, options
+    if not isinstance(method, str) or method not in registry.methods() or not isinstance(options, dict):
+        return None, {}  # of a plug-in that is not installed, or not a card of ours
+    return method, {name: value for name, value in options.items() if name != "preset"}
 
 
 def configs() -> dict[str, Path]:

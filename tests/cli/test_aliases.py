@@ -80,8 +80,15 @@ def test_a_trained_folder_brings_the_method_and_options_of_its_card(tmp_path: Pa
     assert [method.label for method in plan(str(folder), "jacobi").methods] == ["ar", "jacobi"]
 
 
+def test_a_trained_folder_keeps_its_methods_inventions(tmp_path: Path) -> None:
+    folder = save(tmp_path / "trained")
+    write_json_atomic(folder / CARD, {"method": "jf", "decoding": {"preset": "vanilla", "block_size": 8}})
+    _, row = plan(str(folder)).specs()
+    assert (row.options["block_size"], row.options["multiblock"], row.options["recycling"]) == (8, True, True)
+
+
 @pytest.mark.parametrize(
-    "card", [{}, {"method": "of-a-plug-in", "decoding": {"n": 2}}, {"method": "jf", "decoding": 3}]
+    "card", [{}, {"method": "of-a-plug-in", "decoding": {"n": 2}}, {"method": "jf", "decoding": 3}, {"method": ["jf"]}]
 )
 def test_a_card_without_a_known_method_sets_nothing(tmp_path: Path, card: dict[str, Any]) -> None:
     folder = save(tmp_path / "trained")
