@@ -30,19 +30,24 @@ CARD = "card.json"
 
 @dataclass(frozen=True)
 class Piece:
-    """The shipped weights of a method.
+    """Weights of a method that the package ships, or that a comparison needs.
 
     Attributes:
-        name: name of the method.
+        name: name of the piece.
         commands: commands that make the weights, in order.
         made: folder that the last command writes.
-        shipped: folder of the package that the weights are copied to.
+        shipped: folder that the weights are copied to.
     """
 
     name: str
     commands: tuple[str, ...]
     made: str
     shipped: str
+
+    @property
+    def in_package(self) -> bool:
+        """Whether the package has these weights."""
+        return not self.shipped.startswith("trained/")
 
 
 def read(path: Path = LIST) -> list[Piece]:
@@ -92,11 +97,11 @@ def ship(piece: Piece, root: Path = ROOT) -> list[str]:
 def main(arguments: Sequence[str], made: Callable[[Piece, float], bool] = train, root: Path = ROOT) -> int:
     """Train the selected pieces; return 0 if all of them are finished."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("only", nargs="?", default="", help="piece to train; default is all")
+    parser.add_argument("only", nargs="?", default="", help="piece to train; default is all that are shipped")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="at most this long for each piece")
     parser.add_argument("--ship", action="store_true", help="copy finished weights to the package")
     asked = parser.parse_args(arguments)
-    pieces = [piece for piece in read() if asked.only in ("", piece.name)]
+    pieces = [piece for piece in read() if asked.only == piece.name or (not asked.only and piece.in_package)]
     if not pieces:
         print(f"no piece {asked.only!r}; known: {', '.join(piece.name for piece in read())}", file=sys.stderr)
         return 2

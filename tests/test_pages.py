@@ -109,6 +109,9 @@ FIELDS: dict[str, Field] = {
     "text.agreement": lambda run, row, keep: run.agreement(row),
     "text.log_likelihood_per_token": lambda run, row, keep: run.likelihood(row),
     "text.looping": lambda run, row, keep: sum(answer.loop > 0 for answer in run.row(row, keep)),
+    "text.without_loops_over_base.speedup": lambda run, row, keep: run.speedup(
+        row, "ar@base", run.without_loops(row, "ar@base")
+    ),
     "text.without_loops.speedup": lambda run, row, keep: (
         run.speedup(row, keep=less) if (less := _without_loops(run, row, keep)) else None
     ),

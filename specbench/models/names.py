@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from specbench.common import UsageError, one_line, read_json_object, registry, toml, unknown_name
+from specbench.common import UsageError, one_line, read_json, read_json_object, registry, toml, unknown_name
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -71,11 +71,11 @@ def trained(spec: str) -> tuple[str | None, dict[str, Any]]:
     if entry is not None:
         return entry.get("method"), entry.get("options", {})
     card = Path(os.path.expanduser(spec), CARD)
-    made = read_json_object(card, "use a complete copy of the folder") if os.path.isfile(card) else {}
-    method, options = made.get("method"), made.get("decoding", {})
+    made = read_json(card, "use a complete copy of the folder") if os.path.isfile(card) else {}
+    method, options = (made.get("method"), made.get("decoding", {})) if isinstance(made, dict) else (None, {})
     if not isinstance(method, str) or method not in registry.methods() or not isinstance(options, dict):
         return None, {}  # of a plug-in that is not installed, or not a card of ours
-    return method, {name: value for name, value in options.items() if name != "preset"}
+    return method, {name: value for name, value in options.items() if name != "preset" and value is not None}
 
 
 def configs() -> dict[str, Path]:

@@ -88,9 +88,10 @@ def test_a_trained_folder_keeps_its_methods_inventions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "card", [{}, {"method": "of-a-plug-in", "decoding": {"n": 2}}, {"method": "jf", "decoding": 3}, {"method": ["jf"]}]
+    "card",
+    [{}, {"method": "of-a-plug-in", "decoding": {"n": 2}}, {"method": "jf", "decoding": 3}, {"method": ["jf"]}, []],
 )
-def test_a_card_without_a_known_method_sets_nothing(tmp_path: Path, card: dict[str, Any]) -> None:
+def test_a_card_without_a_known_method_sets_nothing(tmp_path: Path, card: Any) -> None:
     folder = save(tmp_path / "trained")
     write_json_atomic(folder / CARD, card)
     made = plan(str(folder))
