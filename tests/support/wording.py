@@ -60,7 +60,7 @@ _OF_THE_MACHINE = [
 ]
 
 _SENTENCE = re.compile(r"(?<=\.) (?=[A-Z])")
-_MEASURED = re.compile(r"\d|─|\b(faster|slower|unsure|best|disturbed|Found)\b")
+_MEASURED = re.compile(r"\d|─|\b(faster|slower|unsure|best|disturbed|Found)\b|--verbose\)")
 
 
 def plain(result: BaseException | str) -> str:
