@@ -40,7 +40,6 @@ from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
-from unittest.mock import patch
 
 import gguf
 import torch
@@ -94,10 +93,10 @@ def serving(
     """Start a server on a model's weights, or on a file of packed ones, or connect to one; yield it and its version."""
     options = parse_options(ServerOptions, given, "llama.cpp:ar", "--set")
     engine = llama_cpp.Backend(PLAIN, options, Served("llama.cpp:ar", loaded, "float32", threads, capacity, url))
-    weights = file, ServedWeights(format="gguf", verified=False)
+    if file:
+        engine.weights_of = lambda *_: (file, ServedWeights(format="gguf", verified=False))
     try:
-        with patch.object(llama_cpp, "weights_of", (lambda *_: weights) if file else llama_cpp.weights_of):
-            facts = engine.start()
+        facts = engine.start()
         yield engine, facts.version
     finally:
         engine.close()

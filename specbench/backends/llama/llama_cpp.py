@@ -42,6 +42,7 @@ class Backend(protocol.Backend):
 
     def __init__(self, mode: str, options: Any, served: Served) -> None:
         super().__init__(mode, options, served)
+        self.weights_of = weights_of  # replaced to serve a file that is not the model's own weights
         self._child: Child | None = None
         self._server: Server | None = None
         self._steps: Steps | None = None
@@ -60,7 +61,7 @@ class Backend(protocol.Backend):
         version = program.version()
         arguments = program.arguments(flags(self.mode, self.options, self.served), self.options.server_args)
         # The file has a vocabulary of placeholders: none is a stop token, and each has a complete text.
-        file, weights = weights_of(self.served, "gguf")
+        file, weights = self.weights_of(self.served, "gguf")
         drafter = draft_file(self.options, self.served)
         files = ["--model", str(file), *(["--spec-draft-model", str(drafter)] if drafter else [])]
         port = _free_port()
