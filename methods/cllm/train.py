@@ -23,7 +23,6 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
             method="cllm",
             lesson=lambda model, frozen: learning.Lesson(model, options, frozen),
             collator=learning.Collator(options, job.seed),
-            masked=True,
             size=lambda text: len(text.prompt) + streams * len(text.answer),
             decoding={"block_size": job.texts[0].block_size} if job.texts else {},
         ),

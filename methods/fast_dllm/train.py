@@ -28,7 +28,6 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
             method="fast-dllm",
             lesson=lambda model, frozen: learning.Lesson(model, options, frozen),
             collator=collator,
-            masked=True,
             size=collator.size,
             decoding={"block_size": options.block_size, "mask": mask},
         ),

@@ -24,7 +24,6 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
             method="jf",
             lesson=lambda model, frozen: learning.Lesson(model, options, frozen),
             collator=learning.Collator(options, job.seed),
-            masked=True,
             size=lambda text: len(text.prompt) + 2 * len(text.answer),
             decoding=decoding,
         ),

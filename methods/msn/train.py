@@ -20,7 +20,6 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
             method="msn",
             lesson=lambda model, frozen: learning.Lesson(model, options, frozen),
             collator=learning.Collator(options, job.seed, vocab_size=job.target.vocab_size),
-            masked=False,
             size=lambda text: len(text.prompt) + len(text.answer),
             decoding={},
         ),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from pydantic import field_serializer
 from torch import Tensor, nn
 
-from specbench.common import option
+from specbench.common import UsageError, one_line, option
 from specbench.models import LoadedModel
 from specbench.training.evaluation.accepted import Accepted, leading
 from specbench.training.evaluation.draft_vocabulary import covered, most_frequent
@@ -29,7 +30,9 @@ class HeadTrainingOptions(LoopOptions):
     draft_vocab: int = option(
         0, help="size of the draft vocabulary: the most frequent tokens of the answers; 0 is all tokens", ge=0
     )
-    start: Literal["target", "random"] = option("target", help="initial weights: copied from the target, or random")
+    start: str = option(
+        "target", help="initial weights: target (copies of the target's), random, or a trained head's folder or hub id"
+    )
     max_tokens: int = option(2048, help="tokens of a text, prompt included; longer answers are cut", ge=8)
     keep_circles: int = option(
         3, help="copies kept of a segment that an answer repeats until its end; 0 keeps all", ge=0
@@ -39,6 +42,16 @@ class HeadTrainingOptions(LoopOptions):
     )
     epochs: float = option(6.0, help="passes over the texts", gt=0)
     batch: int = option(4, help="texts per batch, on each device", ge=1)
+
+    @field_serializer("start")
+    def _named(self, start: str) -> str:
+        """The start for the record; of a folder only the last part of its path."""
+        return start.rstrip("/").rpartition("/")[2] if self.trained else start
+
+    @property
+    def trained(self) -> bool:
+        """Whether the training continues with a trained head."""
+        return self.start not in ("target", "random")
 
     def drafted(self, vocabulary: int) -> int:
         """Return ``draft_vocab``, or 0 where it is not smaller than the target's ``vocabulary``."""
@@ -120,6 +133,17 @@ def check_head(options: HeadTrainingOptions, target: LoadedModel) -> None:
         check_start(options.layers, target)
 
 
+def _copy_trained(name: str, head: Any, target: Any) -> None:
+    """Copy weights and draft vocabulary of the trained head ``name``, which is checked against the target's config."""
+    trained = type(head).load(name, target, device=head.device, dtype=head.dtype)
+    try:
+        head.load_state_dict(trained.state_dict())
+    except RuntimeError as error:
+        raise UsageError(
+            f"cannot train head {name} on: {one_line(str(error))}; give the options that it was trained with"
+        ) from error
+
+
 def train_head(
     options: Any,
     job: Job,
@@ -144,13 +168,16 @@ def train_head(
         Content of the head's model card.
 
     Raises:
-        UsageError: no text has an answer of two tokens, or ``job.out`` holds a head in training with other options.
+        UsageError: no text has an answer of two tokens, ``job.out`` holds a head in training with other options, or
+            the head to start from has other sizes.
     """
     texts = learnable(options, job)
     claim_for(options, job, "a head")
     device = job.target.model.device
     head = kind.random(config, device=device, seed=job.seed)
-    if not config.whole:
+    if options.trained:
+        _copy_trained(options.start, head, job.target.model.config)
+    elif not config.whole:
         head.set_draft_ids(most_frequent(texts, config.draft_vocab_size, job.target.vocab_size))
     if options.start == "target" and start is not None:
         start(head, texts)

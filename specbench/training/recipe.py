@@ -153,8 +153,7 @@ class WeightOptions(LoopOptions):
     )
     attention: Literal["auto", "sdpa", "eager", "flex_attention"] = option(
         "auto",
-        help="attention in training; auto is flex_attention on CUDA if blocks are masked, eager for bfloat16 on a CPU, "
-        "else sdpa",
+        help="attention in training; auto is eager for bfloat16 on a CPU, else sdpa",
     )
     watched: int = option(
         8, help="held-out prompts decoded in each evaluation; before and after training all are decoded", ge=1

@@ -14,11 +14,13 @@ from support.decoders import loaded
 from support.head_training import answers, losses, rounds
 from support.models import tiny_llama
 
+from specbench.common import UsageError
 from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.learning.lesson import Lesson
 from specbench.methods.eagle3.learning.start import start_from_target
 from specbench.methods.eagle3.learning.unrolled import unrolled
+from specbench.methods.eagle3.train import Options
 from specbench.training.recipe import Job, Text
 
 VOCAB = 97
@@ -64,6 +66,25 @@ def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: li
     assert counted.accepted_length == pytest.approx(card["held_out_accepted_length"], abs=1e-3)
     chain = {"head": str(tmp_path / "head"), "tree": "chain", "budget": 5, "depth": 4}
     assert rounds("eagle3", target(), texts, **chain) == counted.rounds
+
+
+def test_a_trained_head_is_trained_on(texts: list[Text], tmp_path: Path) -> None:
+    def learning(learnt: list[Text], out: str, **how: Any) -> Mapping[str, Any]:
+        return train(Job(loaded(target()), learnt, texts[:3], tmp_path / out, 0, print), draft_vocab=60, **how)
+
+    first = learning(texts[:3], "first", steps=50, lr=2e-2)
+    on = {"start": f"{tmp_path / 'first' / 'head'}/", "lr": 1e-9, "steps": 1}
+    # The most frequent tokens of these texts are others, and the head keeps its own.
+    again = learning(texts[3:6], "again", **on)
+    assert again["curve"][0]["accepted_length"] == first["held_out_accepted_length"] > 1.5
+    assert Options(start=on["start"]).model_dump()["start"] == "head", "no folder of a machine"
+    old, new = kept(tmp_path / "first").state_dict(), kept(tmp_path / "again").state_dict()
+    for name, value in old.items():
+        torch.testing.assert_close(new[name], value, msg=name)
+    with pytest.raises(UsageError, match=r"Missing key.*layers\.1.*give the options that it was trained with"):
+        learning(texts[:3], "wider", **on, layers=2)
+    with pytest.raises(UsageError, match="none"):
+        learning(texts[:3], "none", **{**on, "start": str(tmp_path / "none")})
 
 
 def test_a_head_has_the_layers_that_are_asked_for() -> None:

@@ -71,6 +71,29 @@ def test_operations_are_those_of_the_products_forward_and_back(tiny: Any, tmp_pa
     assert 50e6 < cost.peak_memory_bytes <= peak_memory_bytes(torch.device("cpu"))
 
 
+class _GroupedAttention(nn.Module):
+    """Two query heads of size ``IN`` that share keys and values, over the rows of a batch as one text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.ones(IN))
+        self.rows: list[int] = []
+
+    def forward(self, rows: Tensor) -> dict[str, Tensor]:
+        self.rows.append(len(rows))
+        query, shared = (rows * self.query).expand(1, 2, -1, -1), rows[None, None]
+        mixed = nn.functional.scaled_dot_product_attention(query, shared, shared, enable_gqa=True)
+        return {"loss": mixed.pow(2).mean()}
+
+
+def test_products_of_attention_are_counted(tiny: Any, tmp_path: Path) -> None:
+    """Also with shared keys, which the formulas of torch before 2.13 for CUDA kernels refuse."""
+    lesson = _GroupedAttention()
+    cost = learn(tmp_path, tiny, lesson=lesson).cost
+    # Forward: scores, mixed values. Back: gradients of the softmax and of the queries. Two heads; all rows of a step.
+    assert cost.flops == pytest.approx(cost.tokens_seen * 4 * 2 * 2 * IN * lesson.rows[0])
+
+
 def test_an_interrupted_training_has_cost_what_both_parts_did(tiny: Any, tmp_path: Path) -> None:
     def cut(line: str) -> None:
         if line.startswith("step 4/"):

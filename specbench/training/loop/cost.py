@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.trainer_callback import ExportableState, TrainerCallback
 
@@ -104,11 +105,15 @@ class Meter(TrainerCallback, ExportableState):
 
     @contextmanager
     def counting(self, step: int) -> Iterator[None]:
-        """Count the operations within the ``with`` block if it belongs to the first step."""
+        """Count the operations within the ``with`` block if it belongs to the first step.
+
+        Attention runs as plain products there: torch counts no fused kernel of a CPU, and before 2.13 it refuses a
+        fused kernel of CUDA whose heads share keys.
+        """
         if step or not self._countable:
             yield
             return
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
             yield
         counted = (self._spent.first_step_flops or 0.0) + counter.get_total_flops()
         self._spent = self._spent.model_copy(update={"first_step_flops": counted})
