@@ -43,7 +43,7 @@ BUDGETS = {
     "results": 3860,  # campaigns; acceptance, percentiles, figures by length; logit processors; three other tools; load
     "runner": 5450,  # a judge of several runs; kept prefixes, grown prompts; open-loop load; masked blocks
     "sweeps": 3075,  # campaigns; curves over the draft length
-    "training": 6525,  # masks of block diffusion; a trained head is trained on
+    "training": 6530,  # masks of block diffusion; a trained head is trained on
 }
 
 # Every module and every name of a door; the sandbox's child finds its neighbours by bare names, as it is run.

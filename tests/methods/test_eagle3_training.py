@@ -73,7 +73,7 @@ def test_a_trained_head_is_trained_on(texts: list[Text], tmp_path: Path) -> None
         return train(Job(loaded(target()), learnt, texts[:3], tmp_path / out, 0, print), draft_vocab=60, **how)
 
     first = learning(texts[:3], "first", steps=50, lr=2e-2)
-    on = {"start": f"{tmp_path / 'first' / 'head'}/", "lr": 1e-9, "steps": 1}
+    on: dict[str, Any] = {"start": f"{tmp_path / 'first' / 'head'}/", "lr": 1e-9, "steps": 1}
     # The most frequent tokens of these texts are others, and the head keeps its own.
     again = learning(texts[3:6], "again", **on)
     assert again["curve"][0]["accepted_length"] == first["held_out_accepted_length"] > 1.5
