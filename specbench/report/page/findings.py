@@ -108,7 +108,8 @@ def _race(run: Run) -> Race | None:
 
 def _finding(run: Run, page: Page | None) -> Finding:
     config, row = run.config, best(run)
-    on = f"{config.task.name} · {config.model.name} · {_machine(run)}"
+    together = [_together(config.concurrency)] if config.concurrency > 1 else []
+    on = " · ".join([config.task.name, config.model.name, _machine(run), *together])
     links = {"watch the race": f"{RACES}/{page.name}"} if page else {}
     links["tables and pictures"] = f"#run-{run.id}"
     fields = {"On": _conditions(run)}
@@ -193,13 +194,17 @@ def _conditions(run: Run) -> str:
         *filter(None, [config.sampling.words]),
         f"at most {config.max_new_tokens} new tokens",
     ]
-    parts += [f"{config.concurrency} sequences at once" if config.concurrency > 1 else "one sequence at a time"]
+    parts += [_together(config.concurrency)]
     parts += [f"sessions of {chain} chained problems"] if (chain := config.task.chain) > 1 else []
     parts += ["traced, which slows its steps"] if config.trace else []
     parts += ["dummy weights"] if config.model.dummy else []
     parts += ["data unverified"] if config.task.unverified else []
     parts += [] if run.complete else ["NOT COMPLETE"]
     return f"{', '.join(parts)}."
+
+
+def _together(sequences: int) -> str:
+    return f"{sequences} sequences at once" if sequences > 1 else "one sequence at a time"
 
 
 def _machine(run: Run) -> str:
