@@ -63,7 +63,7 @@ def test_claims_stand_next_to_the_row_of_their_method(cli: Any, tmp_path: Path) 
     differs = [row["text"] for row in mine if row["figure"] == "differs"]
     assert differs
     assert all("task: humaneval, not spec-bench" in text for text in differs)
-    assert {row["text"] for row in mine if row["figure"] == "same_tpf"} == {"other model and task"}
+    assert {row["text"] for row in mine if row["figure"] == "tpf_verdict"} == {"not comparable"}
     pages = {row["row"]: row["text"] for row in mine if row["figure"] == "url"}
     assert pages.keys() == {row["row"] for row in mine}, "every row has the address of its page"
     for name in ("report.html", "report.md"):

@@ -6,10 +6,9 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from support.runs import run_config
 
 from specbench.report.claims.catalog import Catalog, Claim, published_claims
-from specbench.report.claims.worth import Range, Setting, at_the_bound, differences, nearest, same_tpf, worth
+from specbench.report.claims.worth import Range, at_the_bound, worth
 
 # Of 1e9 weights, 2 GB: 777.5 tok/s at the 1,555 GB/s of the one board and 1,019.5 at the 2,039 of the other.
 CATALOG = Catalog(claims=(), parameters={"Qwen3-8B": 10**9}, gpus={"A100": ("a100-40gb", "a100-80gb")})
@@ -21,19 +20,6 @@ PLAIN: dict[str, Any] = {
 
 def claim(**figures: Any) -> Claim:
     return Claim(**{**PLAIN, **{k: Decimal(v) if k not in PLAIN and k != "task" else v for k, v in figures.items()}})
-
-
-def setting(
-    model: str = "config:qwen3-8b", task: str = "humaneval", device: str = "cpu", dummy: bool = False
-) -> Setting:
-    made = run_config([], 8)
-    made = made.model_copy(
-        update={
-            "model": made.model.model_copy(update={"name": model, "dummy": dummy}),
-            "task": made.task.model_copy(update={"name": task}),
-        }
-    )
-    return Setting(made, device, 80 << 30)
 
 
 def ends(found: Range | None) -> tuple[float, float]:
@@ -67,33 +53,3 @@ def test_at_the_bound_rows_are_free_up_to_the_knee_and_no_further() -> None:
     released = worth(catalog, row)
     assert ends(released.baseline_share)[1] < 0.4
     assert ends(released.over_bound)[1] < 1.5 < float(row.speedup or 0)
-
-
-def test_differences_are_named_and_an_alias_is_its_base_model() -> None:
-    there = claim(tpf="4", task="humaneval")
-    assert differences(CATALOG, there, setting(device="NVIDIA A100-SXM4-80GB")) == {}
-    assert differences(CATALOG, there, setting(device="NVIDIA A100-SXM4-80GB", dummy=True)) == {
-        "model": "dummy weights"
-    }
-    assert differences(CATALOG, there, setting("smollm2-135m", "gsm8k")) == {
-        "model": "smollm2-135m, not Qwen3-8B", "task": "gsm8k, not humaneval", "GPU": "cpu, not A100",
-    }  # fmt: skip
-    untold = claim(tpf="4", model="", gpu="", task="")
-    assert set(differences(CATALOG, untold, setting())) == {"model", "task", "GPU"}
-    assert "task" not in differences(CATALOG, claim(tpf="4", task="spec-bench:qa"), setting(task="spec-bench"))
-    there = claim(tpf="4", model="Qwen2.5-Coder-7B", task="humaneval")
-    assert "model" not in differences(CATALOG, there, setting("jf-coder-7b"))
-    there = claim(tpf="4", task="humaneval")
-    far, near = setting("smollm2-135m", "gsm8k"), setting(task="gsm8k")
-    assert nearest(CATALOG, there, [far, near, near, far]) == 2
-
-
-@pytest.mark.parametrize(
-    ("printed", "low", "high", "expected"),
-    [
-        ("4.0", 3.9, 4.2, "the same"), ("4.0", 4.04, 4.2, "the same"), ("4.0", 4.06, 4.2, "higher here"),
-        ("4.0", 3.0, 3.94, "lower here"), ("4", 3.0, 3.6, "the same"), ("4.00", 4.01, 4.2, "higher here"),
-    ],
-)  # fmt: skip
-def test_tpf_is_compared_as_far_as_it_was_printed(printed: str, low: float, high: float, expected: str) -> None:
-    assert same_tpf(claim(tpf=printed), low, high) == expected

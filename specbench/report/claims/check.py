@@ -9,7 +9,7 @@ computes its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from specbench.analysis import UNLIKE
 from specbench.common import UsageError, registry
 from specbench.models import names
-from specbench.report.claims.worth import Setting, half_unit, other_gpu, same_model, setting
+from specbench.report.claims.catalog import half_unit
+from specbench.report.claims.worth import Setting, other_gpu, same_model, setting
 from specbench.report.gathering import Run, read_whole_run
 from specbench.results import BASELINE
 
@@ -60,6 +61,10 @@ class Check:
     verdict: Verdict
     why: tuple[str, ...]
 
+    def reasons(self) -> int:
+        """Number of reasons why it is not comparable."""
+        return len(self.why) if self.verdict == "not comparable" else 0
+
 
 @dataclass(frozen=True)
 class _Ours:
@@ -82,21 +87,27 @@ def check_claims(catalog: Catalog, folder: Path) -> list[Check]:
 def check(catalog: Catalog, run: Run) -> list[Check]:
     """Check every figure of every published row of the run's methods; comparable figures come first."""
     here = setting(run)
-    found: list[tuple[int, Check]] = []
+    found = []
     for claim in catalog.claims:
         specs = [spec for spec in run.config.methods if spec.name == claim.method]
-        if not specs:
-            continue
-        spec = min(specs, key=lambda spec: len(_other_options(claim, spec)))  # the first of several
-        row = next(row for row in run.rows if row.method == spec.label)
-        apart, remarks = _apart(catalog, claim, here, spec, row), _remarks(catalog, claim, here)
-        for name, published in _figures(claim):
-            why = list(dict.fromkeys([*apart, *_apart_in(catalog, claim, name, here, run, row)]))
-            ours = _ours(claim, name, run, row)
-            if not why:
-                why = [*_unproven(claim, name, ours, run)]
-            found.append((len(why), _judged(claim, spec.label, name, published, ours, why, remarks)))
-    return [each for _, each in sorted(found, key=lambda pair: pair[0])]  # stable: otherwise in the catalog's order
+        if specs:
+            found += checks_of(catalog, claim, run, here, specs)
+    return sorted(found, key=Check.reasons)  # stable: otherwise in the catalog's order
+
+
+def checks_of(catalog: Catalog, claim: Claim, run: Run, here: Setting, specs: Sequence[MethodSpec]) -> list[Check]:
+    """Check every figure of a published row against the most similar of a run's rows ``specs`` of its method."""
+    spec = min(specs, key=lambda spec: len(_other_options(claim, spec)))  # the first of several
+    row = next(row for row in run.rows if row.method == spec.label)
+    apart, remarks = _apart(catalog, claim, here, spec, row), _remarks(catalog, claim, here)
+    found = []
+    for name, published in _figures(claim):
+        why = list(dict.fromkeys([*apart, *_apart_in(catalog, claim, name, here, run, row)]))
+        ours = _ours(claim, name, run, row)
+        if not why:
+            why = [*_unproven(claim, name, ours, run)]
+        found.append(_judged(claim, spec.label, name, published, ours, why, remarks))
+    return found
 
 
 def _figures(claim: Claim) -> Iterator[tuple[str, Decimal]]:

@@ -8,29 +8,18 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from specbench.analysis import UNLIKE
 from specbench.report.charts import cards, style
-from specbench.report.claims.worth import (
-    Range,
-    Setting,
-    Worth,
-    at_the_bound,
-    differences,
-    nearest,
-    same_tpf,
-    setting,
-    worth,
-)
+from specbench.report.claims.check import Check, checks_of
+from specbench.report.claims.worth import Range, Worth, at_the_bound, setting, worth
 from specbench.report.document import NOTHING, Cell, Column, Figure, Row, Section, Source, Table, Words
 from specbench.report.tables import cell
 from specbench.report.tables.run_table import settings, withheld
 from specbench.results import BASELINE
 
 if TYPE_CHECKING:
-    from specbench.analysis import Ratio
     from specbench.report.claims.catalog import Catalog, Claim
     from specbench.report.gathering import Gathered, Run
-    from specbench.results import MethodSummary, Speedup
+    from specbench.results import MethodSpec, MethodSummary, Speedup
 
 
 #: Published rows per chart, those most similar to ours first.
@@ -48,27 +37,33 @@ _FORMULA = (
 )
 
 _LIKENESS = (
-    "Rows are matched by method. If model, task or GPU differ, the figures are shown together but cannot confirm or "
-    "refute each other: TPF depends on model and task, a speedup on all three."
+    "Each published row stands next to our most similar row of its method. A figure is repeated if our 95% interval "
+    "covers it as far as it was printed. Where model, task, settings or GPU differ, the figures stand together but are "
+    "not comparable: TPF depends on model, task and settings, a speedup on the GPU too. specbench claims --check RUN "
+    "judges every figure of a run."
 )
 
 
 @dataclass(frozen=True)
 class _Mine:
-    """The first row of a method in a run."""
+    """The row of a run that is most similar to a published row.
+
+    ``others``: further rows of its method in the run; ``apart``: its options that differ from theirs; ``checks``: its
+    figures compared with the published ones.
+    """
 
     run: Run
     row: MethodSummary
     others: int
     apart: str
-    setting: Setting
+    checks: Sequence[Check]
 
-    def tpf(self, claim: Claim) -> Ratio | None:
-        """Tokens per forward as the publication counts them; None if it does not say how, or cannot be computed."""
-        part = claim.task.partition(":")[2]
-        if claim.tpf_is in UNLIKE or self.row.simulated or self.row.tokens_per_forward is None:
-            return None
-        return self.run.tallies[self.row.method].tokens_per_forward(claim.tpf_is, part)
+    @property
+    def unlike(self) -> int:
+        return sum(each.reasons() for each in self.checks)
+
+    def check(self, figure: str) -> Check | None:
+        return next((each for each in self.checks if each.figure == figure), None)
 
 
 _Pair = tuple["Claim", _Mine]
@@ -89,32 +84,34 @@ def claims_section(found: Gathered, catalog: Catalog) -> Section:
     return Section("claims", "Published claims", [Words(lines), *figures, *tables])
 
 
-def _by_method(found: Gathered) -> dict[str, list[_Mine]]:
-    made: dict[str, list[_Mine]] = {}
+def _by_method(found: Gathered) -> dict[str, list[tuple[Run, list[MethodSpec]]]]:
+    """The runs of each method with the rows of it that may be shown."""
+    made: dict[str, list[tuple[Run, list[MethodSpec]]]] = {}
     for run in found.runs:
-        shown = {row.method: row for row in run.rows if not withheld(run, row)}
+        shown = {row.method for row in run.rows if not withheld(run, row)}
         for name in dict.fromkeys(spec.name for spec in run.config.methods if spec.name != BASELINE):
-            labels = [spec.label for spec in run.config.methods if spec.name == name and spec.label in shown]
-            if labels:
-                made.setdefault(name, []).append(_mine(run, shown[labels[0]], len(labels) - 1))
+            if specs := [spec for spec in run.config.methods if spec.name == name and spec.label in shown]:
+                made.setdefault(name, []).append((run, specs))
     return made
 
 
-def _mine(run: Run, row: MethodSummary, others: int) -> _Mine:
-    return _Mine(run, row, others, settings(run.config.methods)[row.method], setting(run))
+def _mine(catalog: Catalog, claim: Claim, run: Run, specs: Sequence[MethodSpec]) -> _Mine:
+    checks = checks_of(catalog, claim, run, setting(run), specs)
+    label = checks[0].row if checks else specs[0].label
+    row = next(row for row in run.rows if row.method == label)
+    return _Mine(run, row, len(specs) - 1, settings(run.config.methods)[label], checks)
 
 
-def _ordered(catalog: Catalog, method: str, mine: Sequence[_Mine]) -> list[_Pair]:
+def _ordered(catalog: Catalog, method: str, runs: Sequence[tuple[Run, list[MethodSpec]]]) -> list[_Pair]:
     """Each claim with our most similar row, grouped by publication; the most similar come first."""
-    settled = [each.setting for each in mine]
-    together: dict[str, list[tuple[int, _Pair]]] = defaultdict(list)
+    together: dict[str, list[_Pair]] = defaultdict(list)
     for claim in catalog.claims:
         if claim.method == method:
-            ours = mine[nearest(catalog, claim, settled)]
-            together[_part(claim)].append((len(differences(catalog, claim, ours.setting)), (claim, ours)))
+            newest_first = [_mine(catalog, claim, *each) for each in reversed(runs)]
+            together[_part(claim)].append((claim, min(newest_first, key=lambda mine: mine.unlike)))
     # sorted() is stable: otherwise they stay in the catalog's order.
-    parts = sorted(together.values(), key=lambda rows: min(unlike for unlike, _ in rows))
-    return [pair for rows in parts for _, pair in sorted(rows, key=lambda row: row[0])]
+    parts = sorted(together.values(), key=lambda pairs: min(mine.unlike for _, mine in pairs))
+    return [pair for pairs in parts for pair in sorted(pairs, key=lambda pair: pair[1].unlike)]
 
 
 def _figure(catalog: Catalog, method: str, pairs: Sequence[_Pair]) -> Figure | None:
@@ -147,7 +144,7 @@ _COLUMNS = [
     Column("tpf_there", "TPF there"), Column("speedup_there", "speedup there"),
     Column("step_ratio_there", "step ratio there"), Column("ar_tok_s_there", "AR there, tok/s"),
     Column("over_bound_ar", "over bound AR"), Column("at_the_bound", "at the bound"),
-    Column("tpf_here", "TPF here"), Column("same_tpf", "same TPF?", words=True),
+    Column("tpf_here", "TPF here"), Column("tpf_verdict", "TPF repeated?", words=True),
     Column("speedup_here", "speedup here"), Column("step_ratio_here", "step ratio here"),
     Column("differs", "what differs", words=True),
 ]  # fmt: skip
@@ -157,12 +154,10 @@ def _row(catalog: Catalog, claim: Claim, mine: _Mine) -> Row:
     comes_to, part = worth(catalog, claim), claim.task.partition(":")[2]
     group = mine.row.groups.get(part) if part else None
     figures = group or mine.row
-    apart = differences(catalog, claim, mine.setting)
-    ours = mine.tpf(claim)
-    tpf = cell.figure(ours.value if ours else figures.tokens_per_forward, 2)
-    if ours is not None and ours.interval is not None:
-        low, high = ours.interval.low, ours.interval.high
-        tpf = replace(tpf, low=low, high=high, under=f"[{low:.2f}, {high:.2f}]")
+    ours = mine.check("TPF")
+    tpf = cell.figure(ours.ours if ours and ours.ours is not None else figures.tokens_per_forward, 2)
+    if ours is not None and ours.low is not None and ours.high is not None:
+        tpf = replace(tpf, low=ours.low, high=ours.high, under=f"[{ours.low:.2f}, {ours.high:.2f}]")
     return Row(
         [
             Cell(
@@ -176,10 +171,10 @@ def _row(catalog: Catalog, claim: Claim, mine: _Mine) -> Row:
             _range(comes_to.over_bound),
             _range(_bound(catalog, claim, mine)),
             tpf,
-            Cell(_same(claim, mine, apart, ours)),
+            Cell(ours.verdict if ours else ""),
             _speedup(figures.speedup, mine, claim, catalog),
             cell.figure(mine.row.step_ratio, 2) if group is None else NOTHING,
-            Cell("; ".join(_differs(claim, mine, apart)), under=mine.run.id),
+            Cell("; ".join(_differs(claim, mine)), under=mine.run.id),
         ],
         mine.run.id,
         claim.id,
@@ -198,21 +193,6 @@ def _part(claim: Claim) -> str:
     return " · ".join(words for words in parts if words)
 
 
-def _same(claim: Claim, mine: _Mine, apart: dict[str, str], ours: Ratio | None) -> str:
-    """Whether TPF is the same; answered only if model and task are the same and our TPF has an interval."""
-    if claim.tpf is None:
-        return ""
-    if claim.tpf_is in UNLIKE:
-        return "counted otherwise"
-    if unlike := [name for name in ("model", "task") if name in apart]:
-        return f"other {' and '.join(unlike)}"
-    if mine.row.simulated:
-        return "simulated"
-    if ours is None or ours.interval is None:
-        return "no interval"
-    return same_tpf(claim, ours.interval.low, ours.interval.high)
-
-
 def _speedup(found: Speedup | None, mine: _Mine, claim: Claim, catalog: Catalog) -> Cell:
     """Our speedup, with its projection onto the claim's GPU below it if there is one."""
     shown = cell.one_line(found)
@@ -224,12 +204,11 @@ def _speedup(found: Speedup | None, mine: _Mine, claim: Claim, catalog: Catalog)
     return shown
 
 
-def _differs(claim: Claim, mine: _Mine, apart: dict[str, str]) -> Iterator[str]:
-    yield from (f"{name}: {words}" for name, words in apart.items())
-    if mine.row.simulated:
-        yield f"acceptance simulated, {mine.row.simulated}"
+def _differs(claim: Claim, mine: _Mine) -> Iterator[str]:
+    """Why figures are not comparable, and caveats: those that hold for all figures first."""
+    yield from dict.fromkeys(why for each in mine.checks for why in each.why)
     if mine.others:
-        yield f"here {mine.row.method} ({mine.apart}), the first of {mine.others + 1} settings"
+        yield f"here {mine.row.method} ({mine.apart}), the most similar of {mine.others + 1} settings"
     if claim.note:
         yield claim.note
 

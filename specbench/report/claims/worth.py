@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from specbench.common import parse_count
 from specbench.hardware import ModelShape, bound_s, datasheet, gpus, step_cost
 from specbench.models import names
-from specbench.report.claims.catalog import BYTES_PER_WEIGHT, Catalog, Claim, half_unit
+from specbench.report.claims.catalog import BYTES_PER_WEIGHT, Catalog, Claim
 from specbench.results import RunConfig, device_name, known_text
 
 if TYPE_CHECKING:
@@ -93,46 +93,12 @@ def setting(run: Run) -> Setting:
     return Setting(run.config, device_name(run.run), parse_count(memory) if memory else None)
 
 
-def differences(catalog: Catalog, claim: Claim, mine: Setting) -> dict[str, str]:
-    """Differences between a claim and our row: model, task, GPU -> text; empty if all three agree.
-
-    Values that the publication does not give count as differences.
-    """
-    model, task = mine.config.model, mine.config.task
-    found = {}
-    if not same_model(claim.model, model.name):
-        found["model"] = f"{model.name}, not {claim.model or 'given there'}"
-    elif model.dummy:
-        found["model"] = "dummy weights"
-    if claim.task.partition(":")[0] != task.name:
-        found["task"] = f"{task.name}, not {claim.task or 'given there'}"
-    if difference := other_gpu(catalog, claim, mine):
-        found["GPU"] = difference
-    return found
-
-
 def other_gpu(catalog: Catalog, claim: Claim, mine: Setting) -> str:
     """The difference of the GPUs; empty if ours is a board that the publication may mean."""
     gpu = gpus.identify(mine.device, mine.memory_bytes)
     if gpu is None or gpu.name not in catalog.gpus.get(claim.gpu, ()):
         return f"{mine.device}, not {claim.gpu or 'given there'}"
     return ""
-
-
-def nearest(catalog: Catalog, claim: Claim, settings: Sequence[Setting]) -> int:
-    """Index of the setting with the fewest differences from a claim; the last of several, which is the newest."""
-    counts = [len(differences(catalog, claim, setting)) for setting in settings]
-    return max(at for at, count in enumerate(counts) if count == min(counts))
-
-
-def same_tpf(claim: Claim, low: float, high: float) -> str:
-    """Whether our interval of TPF covers the printed figure, to its last digit."""
-    if claim.tpf is None:
-        return ""
-    half, printed = float(half_unit(claim.tpf)), float(claim.tpf)
-    if printed + half < low:
-        return "higher here"
-    return "lower here" if printed - half > high else "the same"
 
 
 @cache  # called for every claim of every run
