@@ -14,7 +14,8 @@ from specbench.analysis import UNLIKE
 from specbench.common import UsageError
 from specbench.report.claims.catalog import Catalog, read
 from specbench.report.claims.check import TOLERANCE, WIDEST, Check, check, check_claims
-from specbench.report.gathering import read_whole_run
+from specbench.report.claims.section import claims_section
+from specbench.report.gathering import gather, read_whole_run
 from specbench.results.request_schema import RequestRecord
 from specbench.results.schema import RunConfig, SamplingSpec
 
@@ -115,6 +116,22 @@ def test_a_figure_is_repeated_where_our_interval_covers_it(
     assert found.high is not None
     assert found.ours is not None
     assert found.low <= found.ours <= found.high
+
+
+def test_a_report_judges_as_the_check_does_by_the_most_similar_run(planted: Callable[..., Path]) -> None:
+    far, near = planted(task={"name": "gsm8k"}), planted()
+    apart = "task: gsm8k, not humaneval"
+    for figures, runs, verdict, differs in (
+        ("tpf = 3.0", [far, near], "repeated", ""),
+        ("tpf = 2.9, speedup = 3.0", [near, far], "not repeated", ""),
+        ("tpf = 3.0, speedup = 3.0", [far], "not comparable", apart),
+    ):
+        section = claims_section(gather(runs), catalog(figures))
+        (table,) = [found for found in section.tables() if found.name == "claims pld"]
+        (row,) = table.rows
+        cells = {column.key: cell.text for column, cell in zip(table.columns, row.cells, strict=True)}
+        assert (cells["tpf_here"], cells["tpf_verdict"], cells["differs"]) == ("3.00", verdict, differs)
+        assert one(far if differs else near, catalog(figures), "TPF").verdict == verdict
 
 
 def test_without_an_interval_ours_may_be_a_tenth_off(planted: Callable[..., Path]) -> None:
