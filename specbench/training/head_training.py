@@ -45,8 +45,8 @@ class HeadTrainingOptions(LoopOptions):
 
     @field_serializer("start")
     def _named(self, start: str) -> str:
-        """The start for the record; of a folder only the last part of its path."""
-        return start.rstrip("/").rpartition("/")[2] if self.trained else start
+        """The start for the record; of a training's folder its name, and not the path."""
+        return start.rstrip("/").removesuffix("/head").rpartition("/")[2] if self.trained else start
 
     @property
     def trained(self) -> bool:
