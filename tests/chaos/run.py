@@ -23,6 +23,7 @@ from pathlib import Path
 
 import psutil
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # support takes from benchmarks
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support import engines
