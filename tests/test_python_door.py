@@ -214,7 +214,7 @@ def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
     ran = nbclient.NotebookClient(read, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in ran.cells if cell.cell_type == "code" for output in cell.outputs]
     shown = json.dumps(outputs)
-    assert wording(shown)
+    assert all(word in shown for word in ("jacobi", "pld", "speedup_low")), "the tables"
     assert any("image/png" in output.get("data", {}) for output in outputs), "the picture"
     assert "requests" in shown, "progress"
     assert "tok/s" in shown, "progress"
