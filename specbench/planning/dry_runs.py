@@ -82,6 +82,7 @@ def dry_run(
         "device": "this machine" if plan.gpu == "auto" else gpus.find(plan.gpu).name,
         "memory_bytes": room.memory,
         "capacity": capacity,
+        "rates": [str(point) for point in resolved.arrivals.load.points] if resolved.arrivals else [],
         "context": PROMPT_TOKENS,
         "steps": steps.how if steps else "none",
         "cells": cells,

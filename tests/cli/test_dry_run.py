@@ -23,3 +23,12 @@ def test_json_of_a_run(cli: Any) -> None:
         ("ar", 1, 4), ("lookahead", 56, 4), ("msn", 69, 4),
     ]  # fmt: skip
     assert (found["capacity"], found["steps"]) == (520, "none")
+
+
+def test_a_load_is_held_against_what_ar_can_finish(cli: Any) -> None:
+    """From the datasheet of a card, where each step has a time: sequences over the seconds of an answer."""
+    asked = ("run", *TINY, "--gpu", "h100", "--concurrency", 4, "--rate", "2,4-8", "--dry-run")
+    found = json.loads(cli.ok(*asked, "--json").out)
+    (plain,) = (cell for cell in found["cells"] if cell["label"] == "ar")
+    text = " ".join(cli.ok(*asked).out.split())
+    assert f"--rate 2,4-8: with 8 tokens an answer, ar can finish {4 / (8 * plain['step_s']):.3g} requests" in text

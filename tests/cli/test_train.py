@@ -46,6 +46,14 @@ def test_what_comes_of_it_drafts(cli: Any, prompts: Path, tmp_path: Path) -> Non
         assert max(len(line) for line in lines if not line.startswith("Next: ")) <= columns
 
 
+def test_the_options_of_a_training_are_listed(cli: Any) -> None:
+    rows = json.loads(cli.ok("list", "jetspec", "--training", "--json").out)
+    defaults = {row["option"]: row["default"] for row in rows}
+    assert {"layers", "block_size", "steps", "batch", "bf16"} <= defaults.keys()
+    assert all(row["what it is"] for row in rows)
+    assert cli("list", "pld", "--training").code == 2, "it has no recipe"
+
+
 def test_prompts_that_are_all_held_out_are_not_decoded(cli: Any, prompts: Path, tmp_path: Path) -> None:
     result = train(cli, prompts, tmp_path / "trained", "--limit", 2)
     assert result.code == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
@@ -49,20 +50,26 @@ def generate(model: Any, ids: list[int]) -> list[int]:
     return output[0, len(ids) :].tolist()
 
 
-@pytest.fixture(scope="module", params=[*SUPPORTED, *SHARING, *RECURRENT])
-def expected(request: pytest.FixtureRequest) -> tuple[Any, dict[int, list[int]]]:
-    model = supported(request.param)
+@cache
+def expected(name: str) -> tuple[Any, dict[int, list[int]]]:
+    model = supported(name)
     vocab = model.get_input_embeddings().num_embeddings
     return model, {length: generate(model, prompt(length, vocab)) for length in LENGTHS}
 
 
-@pytest.fixture(params=[False, True], ids=["as-is", "padded"])
-def family(
-    request: pytest.FixtureRequest, expected: tuple[Any, dict[int, list[int]]], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Family]:
-    model, outputs = expected
+# Rows as they are for every other family, padded ones for the rest; the other way round is slow.
+@pytest.fixture(
+    params=[
+        pytest.param((name, padded), id=f"{name}-{how}", marks=[pytest.mark.slow] * ((at + padded) % 2))
+        for at, name in enumerate([*SUPPORTED, *SHARING, *RECURRENT])
+        for padded, how in ((False, "as-is"), (True, "padded"))
+    ]
+)
+def family(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Family]:
+    name, padded = request.param
+    model, outputs = expected(name)
     monkeypatch.setattr(stepper, "PREFILL_CHUNK", CHUNK)
-    with attached(model, capacity=max(LENGTHS) + TOKENS, max_rows=64, pad_rows=request.param) as engine:
+    with attached(model, capacity=max(LENGTHS) + TOKENS, max_rows=64, pad_rows=padded) as engine:
         yield Family(engine, model.get_input_embeddings().num_embeddings, outputs)
 
 

@@ -48,8 +48,7 @@ def test_the_shared_ids_are_counted_from_the_ids() -> None:
     assert [request.prefix for request in keep_prefixes(turns)] == [0, 3, 1, 1, 0, 0]
 
 
-# Full attention, and layers with a sliding window shorter than the prompts.
-@pytest.fixture(scope="module", params=[("llama", 0.0), ("llama", 0.8), ("gemma3", 0.0)], ids=str)
+@pytest.fixture(scope="module")
 def engine(request: pytest.FixtureRequest) -> Any:
     family, temperature = request.param
     with models.attached(models.supported(family), slots=3, capacity=200, max_rows=512) as made:
@@ -68,7 +67,17 @@ def run(engine: Engine, method: Method, requests: Sequence[Request], together: i
     return {(record.prompt_id, record.turn): record for record in found}
 
 
-@pytest.mark.parametrize("name", sorted(decoders.lossless(decoders.DEFAULTS)))
+# Full attention, and layers with a sliding window shorter than the prompts; each method has one, the other two
+# are slow.
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        pytest.param(way, name, id=f"{way[0]}-{way[1]}-{name}", marks=[pytest.mark.slow] * ((at + turn) % 3 > 0))
+        for turn, way in enumerate([("llama", 0.0), ("llama", 0.8), ("gemma3", 0.0)])
+        for at, name in enumerate(sorted(decoders.lossless(decoders.DEFAULTS)))
+    ],
+    indirect=["engine"],
+)
 def test_kept_prefixes_change_no_answer_and_no_draft(engine: Engine, name: str) -> None:
     method, requests = decoders.DEFAULTS[name], conversations(3, 97)
     whole, kept = run(engine, method, requests, 1), run(engine, method, keep_prefixes(requests), 1)

@@ -24,6 +24,7 @@ def list_(
         help="methods, engines, tasks, presets, models, families or gpus; or the name of a method, a task or an "
         "engine's mode"
     ),
+    training: bool = typer.Option(False, "--training", help="The options of a method's training (train METHOD --set)."),
     as_json: bool = typer.Option(False, "--json", help="JSON to stdout, with every option of every method and task."),
 ) -> None:
     """List methods, tasks, presets, models or GPUs; or the options of one method or task, as in list jf.
@@ -32,18 +33,14 @@ def list_(
     refuses. engines are other engines, whose modes can be rows of a run:
     list vllm:ngram has the options of one.
     """
-    if kind == "models":
+    if kind in ("models", "families"):
         from specbench.cli.commands.list_models import list_models
-
-        list_models(as_json)
-        return
-    if kind == "families":
         from specbench.cli.list_families import list_families
 
-        list_families(as_json)
+        (list_models if kind == "models" else list_families)(as_json)
         return
     listings = {"methods": _methods, "engines": _engines, "tasks": _tasks, "presets": _presets, "gpus": _gpus}
-    rows = listings[kind](as_json) if kind in listings else _options_of(kind)
+    rows = listings[kind](as_json) if kind in listings and not training else _options_of(kind, training)
     if as_json:
         output.emit_json(rows)
         return
@@ -54,13 +51,15 @@ def list_(
     output.stdout().print(output.table(columns, cells))
 
 
-def _options_of(name: str) -> list[dict[str, Any]]:
-    """The options of a method or a task, one row each; options shared by several tasks come last."""
+def _options_of(name: str, training: bool) -> list[dict[str, Any]]:
+    """The options of a method, of its training, or of a task, one row each; shared ones come last."""
     methods, tasks = registry.methods(), registry.tasks()
-    if ":" in name:  # a row of another engine
+    if training:
+        owner: Any = registry.trainable(name).recipe().Options
+    elif ":" in name:  # a row of another engine
         from specbench.backends import engine_mode  # every command imports this module
 
-        owner: Any = engine_mode(name)[2].options
+        owner = engine_mode(name)[2].options
     elif name not in methods and name not in tasks:
         if meant := registry.suggestion(name):
             raise UsageError(f"unknown listing '{one_line(name, 80)}'; {meant}")

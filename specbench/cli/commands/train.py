@@ -43,7 +43,8 @@ def train(plan: _TrainCommand, as_json: bool = options.JSON) -> None:
 
     First the answers are generated, then the recipe runs; with --collect, Jacobi
     states are collected instead. Repeating an interrupted command continues it.
-    specbench train METHOD; --set OPTION=VALUE sets options of its recipe.
+    specbench train METHOD; --set OPTION=VALUE sets options of its recipe, which
+    specbench list METHOD --training lists.
     """
     from specbench.runner import notes_of, printing_to
     from specbench.training import run_collection, run_training

@@ -65,6 +65,17 @@ def _legend(content: Mapping[str, Any]) -> list[str]:
         lines.append(
             "~: outside the measured range of the profile; extrapolated with the nearest point's share of its bound."
         )
+    plain = next((cell for cell in cells if cell["rows"] == 1 and cell["step_s"]), None)
+    if content["rates"] and plain:
+        tokens = content["capacity"] - content["context"]
+        most = plain["concurrency"] / (plain["step_s"] * tokens)
+        lines.append(
+            f"--rate {','.join(content['rates'])}: with {tokens} tokens an answer, {plain['label']} "
+            f"can finish {most:.3g} requests per second at best, prefills not counted; at higher rates requests queue. "
+            "Others finish its number times their tokens per forward, divided by × ar."
+        )
+    elif content["rates"]:
+        lines.append(f"--rate {','.join(content['rates'])}: not predicted, because no step time of ar is.")
     if content["hint"]:
         lines.append(content["hint"])
     return lines

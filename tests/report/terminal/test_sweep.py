@@ -91,6 +91,15 @@ def test_the_fastest_is_first_labels_are_no_markup_and_nothing_is_a_dash() -> No
     assert "None" not in text
 
 
+def test_a_method_that_writes_its_own_text_stands_next_to_its_accuracy() -> None:
+    rows = [{**each, "accuracy": 0.5} for each in (*FEW, cell("fast-dllm", 1.9, own_text=True))]
+    for width in (80, 140):
+        text = shown(rows, width)
+        assert max(map(len, text.splitlines())) <= width
+        assert re.search(r"^fast-dllm +164 .* 50% +own text *$", text, re.MULTILINE), text
+    assert "accuracy" not in shown([{**each, "accuracy": 0.5} for each in FEW], 80).split("tok/s and TPF")[0]
+
+
 @pytest.mark.parametrize("low", [0.82, NAN], ids=["slower", "too few"])
 def test_what_is_slower_than_plain_decoding_is_never_best(low: float) -> None:
     slow = {"chosen_low": NAN, "chosen_high": NAN, "verdict": "slower" if low == low else "too few prompts"}
