@@ -186,5 +186,5 @@ def _refused(error: OSError) -> EnvironmentRefused | None:
 
 def _fail(message: str, code: int) -> int:
     text = str(SpecbenchError(message))  # the parser quotes the user's input unchanged
-    typer.echo(f"error: {' '.join(text.split())}", err=True)
+    sys.stderr.write(f"error: {' '.join(text.split())}\n")  # typer.echo writes UTF-8 where only ASCII is shown
     return code

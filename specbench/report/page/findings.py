@@ -139,7 +139,13 @@ def _interval(run: Run, row: MethodSummary) -> str:
     if speedup is None or speedup.interval is None:
         return f"No interval: too few for one ({some})."
     low, high = speedup.interval
-    return f"{number(low, 2)} to {number(high, 2)} with 95% confidence, on {some}."
+    line = f"{number(low, 2)} to {number(high, 2)} with 95% confidence, on {some}."
+    joint = speedup.among
+    if joint and not low <= 1 <= high and joint.low <= 1 <= joint.high:  # the verdict is that of the joint interval
+        line += (
+            f" Jointly for all {joint.rows} rows {number(joint.low, 2)} to {number(joint.high, 2)}, which includes 1."
+        )
+    return line
 
 
 def _over_base(run: Run, row: MethodSummary) -> dict[str, str]:

@@ -67,6 +67,21 @@ def test_too_few_prompts_are_no_win(tmp_path: Path) -> None:
     assert wording(result.lines["How sure"])
 
 
+def test_what_only_the_joint_interval_says_is_said(tmp_path: Path) -> None:
+    """Alone pld's interval excludes 1; of two rows, of which it is the faster, the joint one does not."""
+    run = made(tmp_path, {"pld": 1.1, "jf": 0.5})
+    (pld,) = (row for row in run.rows if row.method == "pld")
+    assert pld.speedup
+    assert pld.speedup.among
+    close = {"low": 1.03, "high": 1.2, "verdict": "no difference shown"}
+    for low, high, said in ((0.97, 1.27, True), (1.01, 1.25, False)):
+        among = pld.speedup.among.model_copy(update={"low": low, "high": high})
+        speedup = pld.speedup.model_copy(update={**close, "among": among})
+        rows = [row.model_copy(update={"speedup": speedup}) if row is pld else row for row in run.rows]
+        changed = replace(run, summary=run.summary.model_copy(update={"rows": rows}))
+        assert ("Jointly for all 2 rows 0.97 to 1.27" in finding(changed).lines["How sure"]) == said
+
+
 def test_a_disturbed_run_has_no_figure(tmp_path: Path) -> None:
     run = made(tmp_path, {"pld": 2.0})
     disturbed = Disturbed(reasons=["other processes took 40% of a core"])
