@@ -28,7 +28,7 @@ _FIGURES = ("speedup", "TPF", "tok/s", "score")
 def check_brief(known: Catalog, found: Sequence[Check], run: str) -> list[Block]:
     """The counts, a line for each of the first methods, and the command of a comparable run."""
     if not found:
-        return [Words([f"{run}: the catalog has no published figures of its methods; specbench claims lists all"])]
+        return [Words([f"{run}: the catalog has no published figures of these rows; specbench claims lists all"])]
     times = Counter(each.verdict for each in found)
     counts = ", ".join(f"{times[verdict]} {words}" for verdict, words in _WORDS)
     groups = _groups(found)

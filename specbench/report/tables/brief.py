@@ -151,7 +151,10 @@ def _sure(summary: RunSummary, best: MethodSummary, others: Sequence[MethodSumma
     counted = f"{best.prompts} prompt{'s' * (best.prompts != 1)}"
     if best.speedup.interval:
         low, high = best.speedup.interval
-        parts.append(f"95% interval [{number(low, 2)}, {number(high, 2)}] on {counted}")
+        joint = best.speedup.among
+        but = f", but the one that holds jointly for all {joint.rows} rows contains 1" if joint else ""
+        shown = low <= 1 <= high or not best.speedup.verdict.endswith("no difference shown")
+        parts.append(f"95% interval [{number(low, 2)}, {number(high, 2)}] on {counted}{'' if shown else but}")
     elif best.speedup.blocks is not None:
         some = f"{best.speedup.blocks} block{'s' * (best.speedup.blocks != 1)} of prompts"
         parts.append(f"no interval: {some}, it needs {minimum_clusters()}")

@@ -90,8 +90,8 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
             continue
         a, other = row["tokens_per_forward"]
         text = f"{name}: {ratio.verdict}; {number(ratio.value, 3)} = "
-        text += f"{number(other / a if a and other else None, 2)} TPF × "
-        text += f"{number(row['step_ratio'], 2)} step-time ratio"
+        text += f"{number(other / a if a and other else None, 2)} ratio of TPF × "
+        text += f"{number(row['step_ratio'], 2)} ratio of step times"
         if over_ar:
             text += f"; over AR {speedup(over_ar)}, {over_ar.verdict}"
         notes.append(f"{text}.{tells(ratio)}")

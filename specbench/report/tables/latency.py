@@ -187,13 +187,14 @@ def _load_sentence(over: str, found: Sequence[LoadFinding], unsure: bool) -> str
     least = minimum_clusters()
     for each in found:
         where = _where(each)
-        doubt = "" if each.sure or unsure or each.blocks < least else " (within noise)"
+        doubt = "" if each.sure or unsure or each.blocks < least else " (not shown at each)"
         parts.setdefault(where, []).append(f"{each.method}{doubt}")
     blocks = min(each.blocks for each in found)
     few = f"not shown, {blocks} block{'s' * (blocks != 1)} of requests and {least} are needed; measured: "
     first = "unsure, the machine was disturbed; measured: " if unsure else few if blocks < least else ""
     ranked = sorted(parts, key=lambda where: (where == "at no rate", where != "at every rate"))
-    return f"{first}latency below {over}'s " + "; ".join(f"{where}: {', '.join(parts[where])}" for where in ranked)
+    shown = "; ".join(f"{where}: {', '.join(parts[where])}" for where in ranked)
+    return f"{first}× latency over {over} above 1 {shown}"
 
 
 def _where(found: LoadFinding) -> str:

@@ -250,12 +250,13 @@ def tells(ratio: Speedup) -> str:
     own = ratio.interval
     if own is None and ratio.blocks is None:
         parts.append(f"an interval needs {minimum_clusters()} prompts")
-    if ratio.among and own and not own[0] <= 1 <= own[1]:
+    chosen = ratio.among is not None and own is not None and not own[0] <= 1 <= own[1]
+    if ratio.among and chosen:
         parts.append(f"its own interval excludes 1, but among {ratio.among.rows} rows that is no evidence")
     if seen := ratio.detectable:
         parts.append(f"these prompts can show differences of {percent(seen)} or more")
     measured = (ratio.per_prompt and ratio.per_prompt.prompts) or 0
-    if (needed := ratio.to_tell) and needed.prompts and needed.prompts > measured:
+    if (needed := ratio.to_tell) and needed.prompts and needed.prompts > measured and not chosen:
         parts.append(f"about {rounded(needed.prompts)} would show the observed difference")
     return f" {'; '.join(parts).capitalize()}." if parts else ""
 
