@@ -180,16 +180,15 @@ def share(items: Sequence[Any], method: Method, one_in: int, in_full: bool) -> S
 
 
 defaults = parametrised(decoders.lossless(decoders.DEFAULTS) | {"scripted": SCRIPTED})
-every_method = parametrised(decoders.LOSSLESS)
 
 
-def in_turn(turn: int) -> pytest.MarkDecorator:
+def in_turn(turn: int, **teller: Method) -> pytest.MarkDecorator:
     """Every other setting of the methods, and the teller; those of the other turn are slow."""
     return pytest.mark.parametrize(
         "method",
         [
             pytest.param(method, id=name, marks=[pytest.mark.slow] * (method is not SCRIPTED and (at + turn) % 2))
-            for at, (name, method) in enumerate((decoders.LOSSLESS | {"scripted": SCRIPTED}).items())
+            for at, (name, method) in enumerate((decoders.LOSSLESS | teller).items())
         ],
     )
 
@@ -303,7 +302,7 @@ def test_every_method_at_every_sampling(llama: Bench, method: Method, in_full: b
 
 
 @in_full
-@every_method
+@in_turn(0)
 def test_every_option_set_alone_and_in_company(llama: Bench, method: Method, in_full: bool) -> None:
     for sampling in share([GREEDY, SAMPLED[EVERY.index(method) % len(SAMPLED)]], method, 2, in_full):
         some = share(cases(llama, sampling), method, 2, in_full)
@@ -384,7 +383,7 @@ def span(method: Method) -> int:
 
 
 @in_full
-@in_turn(0)
+@in_turn(0, scripted=SCRIPTED)
 def test_a_stop_token_anywhere(languages: dict[str, Language], method: Method, in_full: bool) -> None:
     """Each token of the answer in turn is the stop token: inside a block, at its end, just after it, and as bonus."""
     inside = bonus = hits = 0
@@ -404,7 +403,7 @@ def test_a_stop_token_anywhere(languages: dict[str, Language], method: Method, i
 
 
 @in_full
-@in_turn(1)
+@in_turn(1, scripted=SCRIPTED)
 def test_any_budget(languages: dict[str, Language], method: Method, in_full: bool) -> None:
     overshoot = hits = 0
     drafted = False
@@ -421,7 +420,7 @@ def test_any_budget(languages: dict[str, Language], method: Method, in_full: boo
 
 
 @in_full
-@every_method
+@in_turn(1)
 def test_stops_and_budgets_where_fresh_guesses_are_mostly_right(gemma3: Bench, method: Method, in_full: bool) -> None:
     ids = gemma3.prompt(11, seed=5)
     for sampling, wrong in share([(GREEDY, 0.0), (SAMPLED[-1], 0.2)], method, 2, in_full):

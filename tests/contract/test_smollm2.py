@@ -274,12 +274,14 @@ def processed(smollm2: LoadedModel) -> Callable[[str, int], Any]:
     return made
 
 
-# In the quick tests each method has one kind of processors, in turn, on three prompts.
+# In the quick tests every other method has one kind of processors, in turn, on three prompts.
 @pytest.mark.parametrize(
     ("method", "name", "prompts"),
     [
         *(
-            pytest.param(method, [*PROCESSED][at % 4], 3, id=f"{label}-{[*PROCESSED][at % 4]}")
+            pytest.param(
+                method, kind := [*PROCESSED][at // 2 % 4], 3, id=f"{label}-{kind}", marks=[pytest.mark.slow] * (at % 2)
+            )
             for at, (label, method) in enumerate(SMALL.items())
             if label not in ("sps", "medusa", "eagle", "eagle3", "mtp", "dspark")  # as jetspec, whose head is random
         ),

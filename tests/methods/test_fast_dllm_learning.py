@@ -173,7 +173,8 @@ def test_padding_changes_neither_loss_nor_gradients(labels: str) -> None:
     assert any(gradient.any() for gradient in plain)
 
 
-@pytest.mark.parametrize("attention", ["eager", "flex_attention"])
+# The first use of FlexAttention imports and compiles for tens of seconds.
+@pytest.mark.parametrize("attention", ["eager", pytest.param("flex_attention", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", ["qwen2", "gemma3"])  # the second has sliding layers too
 @torch.no_grad()
 def test_every_attention_gives_the_same_loss(family: str, attention: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def noise(model: Any) -> tuple[float, float]:
     return float(off.median()), float((first.argmax(-1) != second.argmax(-1)).float().mean())
 
 
-@pytest.mark.parametrize("family", ["untied", "tied"])
+@pytest.mark.parametrize("family", ["untied", pytest.param("tied", marks=pytest.mark.slow)])
 def test_two_orders_of_the_same_sums_stay_together(family: str) -> None:
     model = random_weights(family)
     before, ties = noise(model)

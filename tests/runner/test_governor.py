@@ -126,13 +126,18 @@ class Scripted(Governor):
         return self._rng.random() < 0.4
 
 
-# Sampled steps are not recorded: on a CPU the noise of a position is made on the host.
+# Sampled steps are not recorded: on a CPU the noise of a position is made on the host. Each method takes one way, in
+# turn; the others are slow.
 @pytest.mark.parametrize(
-    ("sampling", "captured"),
-    [(Sampling(), False), (Sampling(), True), (Sampling(1.0, seed=5), False)],
-    ids=["greedy", "greedy-captured", "sampled"],
+    ("name", "sampling", "captured"),
+    [
+        pytest.param(name, *way, id=f"{name}-{how}", marks=[pytest.mark.slow] * ((at + turn) % 3 > 0))
+        for at, name in enumerate(SMALL)
+        for turn, (how, *way) in enumerate(
+            [("greedy", Sampling(), False), ("captured", Sampling(), True), ("sampled", Sampling(1.0, seed=5), False)]
+        )
+    ],
 )
-@pytest.mark.parametrize("name", SMALL)
 def test_texts_and_drafts_are_those_of_a_row_that_never_stops(
     name: str, captured: bool, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:

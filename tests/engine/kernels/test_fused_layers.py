@@ -91,7 +91,7 @@ def test_known_texts_are_rated_by_the_models_own_layers() -> None:
     assert fused == pytest.approx(plain, rel=1e-5)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gemma3"])
+@pytest.mark.parametrize("family", [pytest.param("qwen3", marks=pytest.mark.slow), "gemma3"])
 def test_tapped_layers_are_those_of_the_model(family: str) -> None:
     model = small(family)
     taps, ids = (0, 1), prompt(5, 97)
