@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field, PositiveInt, field_validator
 
 from specbench.analysis import PAPERS, UNLIKE
-from specbench.common import toml, validate
+from specbench.common import UsageError, toml, validate
 from specbench.hardware import gpus
 from specbench.results import Record
 
@@ -118,7 +118,10 @@ def read(text: str) -> Catalog:
     """Parse a catalog of claims from TOML in the layout of ``claims.toml``; UsageError for another layout."""
     # Decimals, because a float would lose the last zero of 1.50.
     data = toml.parse(text, "claims", _TODO, parse_float=Decimal)
-    rows = [_flat(table, row) for table in data.pop("table", []) for row in table["claim"]]
+    try:
+        rows = [_flat(table, row) for table in data.pop("table", []) for row in table["claim"]]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UsageError(f"cannot read claims: a table or a claim in it is not complete ({error}); {_TODO}") from error
     return validate(Catalog, {"parameters": {}, "gpus": {}, **data, "claims": rows}, "claims", _TODO)
 
 

@@ -55,6 +55,8 @@ def _positions(found: Acceptance) -> str:
 
 def _histogram(found: Acceptance) -> str:
     """A bar per number of accepted tokens; the last one includes all larger numbers."""
+    if not any(found.histogram.values()):
+        return ""
     drafts = [0] * (min(max(found.histogram), _SHOWN) + 1)
     for kept, number in found.histogram.items():
         drafts[min(kept, _SHOWN)] += number
