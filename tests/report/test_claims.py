@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specbench.common import registry
+from specbench.common import UsageError, registry
 from specbench.hardware.gpus import find
 from specbench.models.names import configs
 from specbench.report.claims.catalog import Claim, half_unit, over_bandwidth, published_claims, read
@@ -187,3 +187,8 @@ def test_parameters_are_those_of_the_shape(model: str, config: str) -> None:
     layer = attention + biases + norms + 3 * hidden * shape["intermediate_size"]
     everything = shape["num_hidden_layers"] * layer + hidden + shape["vocab_size"] * hidden
     assert published_claims().parameters[model] == everything
+
+
+def test_a_table_without_claims_is_refused_in_a_sentence() -> None:
+    with pytest.raises(UsageError, match="claim"):
+        read('[[table]]\nname = "t"\nclaio = []\n')

@@ -12,7 +12,9 @@ from support import runs
 from support.asserting import known
 
 from specbench.analysis.read import ReadRun, read_run
+from specbench.report.gathering import read_whole_run
 from specbench.report.render.terminal import render_terminal
+from specbench.report.tables.acceptance import acceptance_table
 from specbench.report.tables.notes import notes
 from specbench.report.tables.run_table import finding, run_report
 from specbench.results.summary_schema import RunSummary
@@ -48,6 +50,14 @@ def test_a_speedup_is_taken_apart_and_spread_over_prompts(read: ReadRun) -> None
     (shown_text,) = [line for line in noted(read) if line.startswith("jetspec: ")][-1:]
     assert shown_text.startswith(f"jetspec: {speedup.verdict}; {speedup.value:.2f} = ")
     assert all(part in shown_text for part in (f"{each.median:.2f}", f"{each.geometric_mean:.2f}"))
+
+
+def test_acceptance_without_a_histogram_is_shown(tmp_path: Path) -> None:
+    """As another engine reports it."""
+    run = read_whole_run(runs.derived(tmp_path / "run"))
+    found = known(run.summary.rows[1].acceptance).model_dump()
+    changed = saying(read_run(run.path), acceptance={**found, "histogram": {}})
+    assert acceptance_table(replace(run, summary=changed)).rows[-1].cells[-1].text == ""
 
 
 def rated(exact: int, tie: int, lossy: int) -> dict[str, Any]:
