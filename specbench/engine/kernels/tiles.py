@@ -88,8 +88,10 @@ def tile_for(packed: int, key_size: int, value_size: int, itemsize: int, shared_
         # Exact fp32 has no matrix unit: its operands are in ordinary registers, which fit only the smallest tile.
         return Tile(block_m=16, block_n=32, warps=8, stages=1, chunk=min(32, keys))
     groups = shared_bytes >= _WARP_GROUP_SHARED
+    little = shared_bytes <= 128 * 1024
     if packed <= _SHORT:
-        block_m, warps = _SHORT, 4
+        # Where one program fills a multiprocessor: with 4 warps, wide heads with a window overflow the registers.
+        block_m, warps = _SHORT, 8 if wide and little else 4
     elif packed <= 2 * _SHORT or (wide and not groups):
         block_m, warps = 2 * _SHORT, 8  # with 4 warps the accumulator and the queries overflow the registers
     elif packed <= _TALL or packed > _TALLEST or wide or not groups:
@@ -104,7 +106,7 @@ def tile_for(packed: int, key_size: int, value_size: int, itemsize: int, shared_
     # Two programs on a multiprocessor hide each other's start, softmax and end. With 8 warps, their registers would not
     # fit; and with little shared memory, more bytes in flight, which limit streaming, are worth more.
     half = (shared_bytes + _RESERVED) // 2 - _RESERVED
-    budget = half if warps == 4 and shared_bytes > 128 * 1024 else shared_bytes
+    budget = half if warps == 4 and not little else shared_bytes
     buffers = (budget - fixed) // cells
     most = 3 if block_m == _TALL and not groups else 4  # a fourth stage would not fit its registers
     stages = max(1, min(most, buffers if by_groups else buffers + 1))
