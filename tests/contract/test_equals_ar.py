@@ -176,7 +176,8 @@ EVERY = list(decoders.LOSSLESS.values())
 
 def share(items: Sequence[Any], method: Method, one_in: int, in_full: bool) -> Sequence[Any]:
     """One in so many of the items, others for the next method; all of them in full, and for the teller."""
-    return items if in_full or method is SCRIPTED else items[EVERY.index(method) % one_in :: one_in]
+    # By pairs: of two neighbours `in_turn` takes one, always with the same parity.
+    return items if in_full or method is SCRIPTED else items[EVERY.index(method) // 2 % one_in :: one_in]
 
 
 defaults = parametrised(decoders.lossless(decoders.DEFAULTS) | {"scripted": SCRIPTED})

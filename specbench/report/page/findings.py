@@ -13,6 +13,7 @@ from specbench.report.document import Finding, Findings, Mark, Page, Section, So
 from specbench.report.page.best import best, tied_with_best
 from specbench.report.page.write import RACES
 from specbench.report.tables.cell import number
+from specbench.report.tables.notes import only_jointly
 from specbench.report.tables.run_table import candidates, rating
 from specbench.report.tables.text_quality import repetition_note
 from specbench.results import BASE, BASELINE, RunFolder, device_name, known_text
@@ -140,11 +141,9 @@ def _interval(run: Run, row: MethodSummary) -> str:
         return f"No interval: too few for one ({some})."
     low, high = speedup.interval
     line = f"{number(low, 2)} to {number(high, 2)} with 95% confidence, on {some}."
-    joint = speedup.among
-    if joint and not low <= 1 <= high and joint.low <= 1 <= joint.high:  # the verdict is that of the joint interval
-        line += (
-            f" Jointly for all {joint.rows} rows {number(joint.low, 2)} to {number(joint.high, 2)}, which includes 1."
-        )
+    if joint := only_jointly(speedup):
+        low, high = joint.low, joint.high
+        line += f" Jointly for all {joint.rows} rows {number(low, 2)} to {number(high, 2)}, which includes 1."
     return line
 
 

@@ -13,7 +13,7 @@ from specbench.report.document import Block, Source, Title, seen_on
 from specbench.report.tables.cell import name, number
 from specbench.report.tables.contexts import context_table
 from specbench.report.tables.latency import load_sentences, load_table, objective_lines
-from specbench.report.tables.notes import DETAIL, INVALID, LIMITED, Note, gained, notes, rounded
+from specbench.report.tables.notes import DETAIL, INVALID, LIMITED, Note, gained, notes, only_jointly, rounded
 from specbench.report.tables.run_parts import judgment_report
 from specbench.report.tables.run_table import Finished, candidates, headline, lossy_by_design, not_judged
 from specbench.report.tables.run_title import run_title, simulated_title
@@ -151,10 +151,9 @@ def _sure(summary: RunSummary, best: MethodSummary, others: Sequence[MethodSumma
     counted = f"{best.prompts} prompt{'s' * (best.prompts != 1)}"
     if best.speedup.interval:
         low, high = best.speedup.interval
-        joint = best.speedup.among
+        joint = only_jointly(best.speedup)
         but = f", but the one that holds jointly for all {joint.rows} rows contains 1" if joint else ""
-        shown = low <= 1 <= high or not best.speedup.verdict.endswith("no difference shown")
-        parts.append(f"95% interval [{number(low, 2)}, {number(high, 2)}] on {counted}{'' if shown else but}")
+        parts.append(f"95% interval [{number(low, 2)}, {number(high, 2)}] on {counted}{but}")
     elif best.speedup.blocks is not None:
         some = f"{best.speedup.blocks} block{'s' * (best.speedup.blocks != 1)} of prompts"
         parts.append(f"no interval: {some}, it needs {minimum_clusters()}")

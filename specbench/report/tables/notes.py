@@ -16,6 +16,7 @@ from specbench.results import (
     BROKEN,
     KEPT,
     AccuracyDifference,
+    JointInterval,
     MethodSummary,
     RepeatCheck,
     RunSummary,
@@ -242,6 +243,13 @@ def _spread(ratio: Speedup) -> str:
     return f"; per prompt: median {each.median:.2f}, geometric mean {each.geometric_mean:.2f}{won}"
 
 
+def only_jointly(ratio: Speedup) -> JointInterval | None:
+    """The interval that holds jointly for all rows, where that includes 1 and the row's own does not."""
+    own, joint = ratio.interval, ratio.among
+    apart = own is not None and not own[0] <= 1 <= own[1]
+    return joint if apart and joint and joint.low <= 1 <= joint.high else None
+
+
 def tells(ratio: Speedup) -> str:
     """If no difference is shown: the smallest detectable one, and the prompts needed to show the observed one."""
     if "faster" in ratio.verdict or "slower" in ratio.verdict:
@@ -250,13 +258,12 @@ def tells(ratio: Speedup) -> str:
     own = ratio.interval
     if own is None and ratio.blocks is None:
         parts.append(f"an interval needs {minimum_clusters()} prompts")
-    chosen = ratio.among is not None and own is not None and not own[0] <= 1 <= own[1]
-    if ratio.among and chosen:
-        parts.append(f"its own interval excludes 1, but among {ratio.among.rows} rows that is no evidence")
+    if joint := only_jointly(ratio):
+        parts.append(f"its own interval excludes 1, but among {joint.rows} rows that is no evidence")
     if seen := ratio.detectable:
         parts.append(f"these prompts can show differences of {percent(seen)} or more")
     measured = (ratio.per_prompt and ratio.per_prompt.prompts) or 0
-    if (needed := ratio.to_tell) and needed.prompts and needed.prompts > measured and not chosen:
+    if (needed := ratio.to_tell) and needed.prompts and needed.prompts > measured and not joint:
         parts.append(f"about {rounded(needed.prompts)} would show the observed difference")
     return f" {'; '.join(parts).capitalize()}." if parts else ""
 

@@ -73,14 +73,14 @@ def _table(name: str, at: pd.DataFrame, concurrency: int) -> Table:
     plain, held_out = at[at["method"] == BASELINE], at[(at["set"] != "tuning") & (at["method"] != BASELINE)]
     best = ranked(at).head(SHOWN)
     faster = best["speedup"] > 1
-    wins = plain_wins(at)
+    wins = plain_place(at)
     body = [
         _row(name, row, wins) for row in pd.concat([best[faster], plain, best[~faster], held_out]).to_dict("records")
     ]
     return Table(f"sweep c{concurrency}", f"Concurrency {concurrency}", columns, body, Source([name], SWEPT))
 
 
-def plain_wins(cells: pd.DataFrame) -> str:
+def plain_place(cells: pd.DataFrame) -> str:
     """What plain decoding is where the best method's speedup is not above 1: "fastest" only if that is shown."""
     best = _measured(cells)
     best = best[best["best"].astype(bool)]
@@ -89,7 +89,7 @@ def plain_wins(cells: pd.DataFrame) -> str:
     return "fastest" if str(best["verdict"].iloc[0]).removeprefix(UNSURE) == "slower" else "highest speed"
 
 
-def _row(name: str, row: Mapping[Any, Any], plain_is: str = "") -> Row:
+def _row(name: str, row: Mapping[Any, Any], place: str = "") -> Row:
     plain = row["method"] == BASELINE
     figures = [
         cell.known(row["tokens_per_forward"], 2),
@@ -97,7 +97,7 @@ def _row(name: str, row: Mapping[Any, Any], plain_is: str = "") -> Row:
         cell.ONE if plain else estimate(row, "speedup"),
         cell.known(row["rows_per_step"], 0),
         cell.share(None if pd.isna(row["accuracy"]) else row["accuracy"]),
-        Cell(found(row, plain_is)),
+        Cell(found(row, place)),
     ]
     head = [Cell(str(row["label"])), Cell(str(row["set"])), cell.count(int(row["prompts"]))]
     key = f"{row['label']} / {row['set']}"
@@ -121,11 +121,11 @@ def ranked(cells: pd.DataFrame) -> pd.DataFrame:
     return measured.sort_values("speedup", ascending=False, na_position="last", kind="stable")
 
 
-def found(row: Mapping[Any, Any], plain_is: str = "") -> str:
-    """The result of a configuration, in words; ``plain_is``: what :func:`plain_wins` says of plain decoding."""
+def found(row: Mapping[Any, Any], place: str = "") -> str:
+    """The result of a configuration, in words; ``place``: what :func:`plain_place` says of plain decoding."""
     if row["method"] == BASELINE:
-        return f"{UNSURE if _why(row) else ''}{plain_is}" if plain_is and row["set"] == "tuning" else ""
-    best = "best method" if plain_is else "best"
+        return f"{UNSURE if _why(row) else ''}{place}" if place and row["set"] == "tuning" else ""
+    best = "best method" if place else "best"
     lines = [
         "own text" if row.get("own_text") is True else "",
         row["stopped"],
@@ -153,7 +153,7 @@ def sentences(cells: pd.DataFrame, supply: PromptSupply | None = None) -> list[s
         concurrency = int(row["concurrency"])
         compared, dropped = compared_cells(measured)
         of = f"{len(compared)} configuration{'s' * (len(compared) != 1)}"
-        if plain_wins(cells):
+        if plain_place(cells):
             best = f"{row['label']}, {interval(row, 'speedup')} on {int(row['prompts'])} prompts, best of {of}"
             found.append(f"{_plain_wins(row)} ({best}){_near(compared)}.")
         else:
