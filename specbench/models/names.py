@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -56,8 +57,9 @@ class Source:
     base: Source | None = None
 
 
+@cache  # parsing takes 5 ms, and a check of claims asks for each of hundreds
 def aliases() -> dict[str, dict[str, Any]]:
-    """Return the entries of ``models.toml`` by alias."""
+    """Return the entries of ``models.toml`` by alias; not to be changed."""
     return toml.read(_HERE / "models.toml", "install specbench-llm again")
 
 

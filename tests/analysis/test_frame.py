@@ -18,7 +18,7 @@ from specbench.analysis.frame import METHOD, REQUEST, load_methods, table
 from specbench.analysis.read import read_run
 from specbench.common.errors import UsageError
 
-RUN = next(RESULTS.glob("*-7480ef97"))
+RUN = next(RESULTS.glob("*-ar+jacobi+pld+jetspec-humaneval-*"))
 
 
 @pytest.fixture

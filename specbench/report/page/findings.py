@@ -36,7 +36,7 @@ _SIGNS: Mapping[str, tuple[str, Tone]] = {"faster": ("▲", "good"), "slower": (
 
 _VERDICTS: Mapping[str, tuple[Tone, str]] = {
     "faster": ("good", "is faster than plain decoding"),
-    "slower": ("bad", "is the fastest of these methods, and slower than plain decoding"),
+    "slower": ("bad", "has the highest speed of these methods, and is slower than plain decoding"),
 }
 
 
@@ -119,7 +119,8 @@ def _finding(run: Run, page: Page | None) -> Finding:
         claim, figure = f"{why[0].upper()}{why[1:]}", "unsure" if run.summary.unsure else "–"
         return Finding(on, figure, "faint", claim, fields, _marks(run, None), links)
     tone, claim = _VERDICTS.get(
-        row.speedup.verdict, ("", "is the fastest method, and no difference from plain decoding is shown")
+        row.speedup.verdict,
+        ("", "has the highest speed of these methods, and no difference from plain decoding is shown"),
     )
     if loops := repetition_note(row).strip(" ()"):
         tone, claim = "", f"{claim}; {loops}"

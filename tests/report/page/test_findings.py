@@ -52,8 +52,16 @@ def test_a_winner(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("speeds", "tone", "claim"),
     [
-        ({"jf": 0.5, "pld": 0.75}, "bad", "`pld` is the fastest of these methods, and slower than plain decoding"),
-        ({"pld": 1.0}, "", "`pld` is the fastest method, and no difference from plain decoding is shown"),
+        (
+            {"jf": 0.5, "pld": 0.75},
+            "bad",
+            "`pld` has the highest speed of these methods, and is slower than plain decoding",
+        ),
+        (
+            {"pld": 1.0},
+            "",
+            "`pld` has the highest speed of these methods, and no difference from plain decoding is shown",
+        ),
     ],
 )
 def test_no_winner_is_none(tmp_path: Path, speeds: dict[str, float], tone: str, claim: str) -> None:
