@@ -7,7 +7,6 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache, partial
 
 import typer
 
@@ -84,9 +83,6 @@ for panel, commands in _COMMANDS.items():
     for name, function in commands.items():
         app.command(name, rich_help_panel=panel)(function)
 
-#: Building the parser takes 20 ms; a process that runs many command lines, such as the tests, does it once.
-_parser = cache(partial(typer.main.get_command, app))
-
 #: Former commands, and the commands that replace them.
 _RENAMED = {
     "export": "report --to csv",
@@ -120,7 +116,7 @@ def _run(args: Sequence[str]) -> int:
     bare = not args
     if args and args[0] in _RENAMED:
         return _fail(f"{args[0]} is now: specbench {_RENAMED[args[0]]}", UsageError.exit_code)
-    command = _parser()
+    command = typer.main.get_command(app)
     try:
         # Not the command's own main(), which swallows Ctrl-C and prints errors as boxes.
         with command.make_context("specbench", ["--help"] if bare else [*args]) as context:

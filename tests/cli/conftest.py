@@ -8,11 +8,13 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
+import typer
 
 from specbench.cli import latest
 from specbench.cli.app import main
@@ -72,10 +74,11 @@ class Cli:
 
 @pytest.fixture(autouse=True, scope="module")
 def _quick_facts() -> Iterator[None]:
-    """Half of a short run's time otherwise: git asked for this checkout's state, and HumanEval+'s data read."""
+    """Half of a short run's time otherwise: git asked for this checkout's state, HumanEval+'s data read, parsers made."""
     with pytest.MonkeyPatch.context() as patched:
         patched.delenv(DATA_DIR, raising=False)  # HumanEval comes from its package, then
         patched.setattr(environment, "git_state", lambda root: ("c" * 40, False))
+        patched.setattr(typer.main, "get_command", cache(typer.main.get_command))
         yield
 
 

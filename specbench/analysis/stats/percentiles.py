@@ -65,8 +65,7 @@ def _ends(
     for block, picked in resamples(prompts, draws, BOOTSTRAP_SEED):
         for start in range(0, len(picked), rows):
             some = picked[start : start + rows]
-            cells = (some + prompts * np.arange(len(some))[:, None]).ravel()
-            counts = np.bincount(cells, minlength=len(some) * prompts).reshape(len(some), prompts)
+            counts = np.stack([np.bincount(each, minlength=prompts) for each in some])
             at = slice(block.start + start, block.start + start + len(some))
             found[at] = _quantiles(counts[:, member], values, shown)
     low, high = np.quantile(found, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], axis=0)
@@ -75,10 +74,9 @@ def _ends(
 
 def _quantiles(weights: np.ndarray, values: Floats, shares: Sequence[float]) -> Floats:
     """[n, shares] quantiles of sorted ``values`` [k] with each row of whole ``weights`` [n, k]."""
-    reached = weights.cumsum(axis=1)
+    reached, row = weights.cumsum(axis=1), np.arange(len(weights))[:, None]
     wanted = reached[:, -1:] * np.asarray(shares)
     # One sorted array of all rows, each above the last, so that one search serves all.
-    row = np.arange(len(reached))[:, None]
     above, begin = row * (reached.max() + 1), row * len(values)
     ordered = (reached + above).ravel()
     first = np.searchsorted(ordered, np.ceil(wanted * (1 - _EXACT)).astype(np.int64) + above) - begin
