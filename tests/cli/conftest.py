@@ -74,7 +74,7 @@ class Cli:
 
 @pytest.fixture(autouse=True, scope="module")
 def _quick_facts() -> Iterator[None]:
-    """Half of a short run's time otherwise: git asked for this checkout's state, HumanEval+'s data read, parsers made."""
+    """Half of a short run's time otherwise: git's state, HumanEval+'s data, and a parser for each command line."""
     with pytest.MonkeyPatch.context() as patched:
         patched.delenv(DATA_DIR, raising=False)  # HumanEval comes from its package, then
         patched.setattr(environment, "git_state", lambda root: ("c" * 40, False))
