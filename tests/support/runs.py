@@ -429,7 +429,7 @@ CURATED = [
 COMMITTED = sorted(folder for folder in CURATED if (folder / "run.json").exists())
 
 #: A run of 40 prompts and five rows: AR and ``jetspec`` with four settings.
-GSM8K = next(RESULTS.glob("*-9de7f64d"))
+GSM8K = next(folder for folder in COMMITTED if "-ar+jetspec+jetspec-2+jetspec-3+jetspec-4-gsm8k-" in folder.name)
 
 Change = Callable[[dict[str, Any]], object]
 
