@@ -50,7 +50,7 @@ demo: $(READY)  ## four decoders on HumanEval with a real model: two minutes on 
 test: $(READY)  ## the quick tests: four minutes on two cores
 	$(BIN)/python -m pytest $(EVERYWHERE) -m "not later and not slow and not gpu"
 
-test-ci: $(READY)  ## the tests, without the long matrices: what a commit has to pass; nine to twelve minutes on two cores
+test-ci: $(READY)  ## the tests, without the long matrices: what a commit has to pass; a quarter of an hour on two cores, more on old ones
 	$(BIN)/python -m pytest $(EVERYWHERE) -m "not slow and not gpu"
 
 test-all: $(READY)  ## the tests with the long matrices

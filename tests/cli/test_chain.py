@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import runs
+from support import models, runs
 from support.asserting import data_folder
 
 
@@ -15,8 +15,10 @@ from support.asserting import data_folder
 def run(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = data_folder("gsm8k_test.jsonl")
     argv = ("--task", "gsm8k", "--task-set", "gsm8k.chain=2", "--data-dir", folder, "--max-new-tokens", 4)
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    model = models.save(tmp_path_factory.mktemp("model"), models.byte_tokenizer(template=template))
     out = tmp_path_factory.mktemp("runs")
-    return Path(cli.made(out, "run", "--model", "smollm2-135m", *argv, "--method", "ar,pld", "--limit", 1, "--first"))
+    return Path(cli.made(out, "run", "--model", model, *argv, "--method", "ar,pld", "--limit", 1, "--first"))
 
 
 def test_each_turn_is_scored_as_its_problem(run: Path) -> None:
