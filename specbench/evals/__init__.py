@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from specbench.evals.rows import FORMATS as FORMATS
     from specbench.evals.rows import TODO as TODO
     from specbench.evals.rows import row_place as row_place
+    from specbench.evals.sandbox.sandbox import Limits as Limits
     from specbench.evals.sandbox.sandbox import Program as Program
     from specbench.evals.sandbox.sandbox import Sandbox as Sandbox
     from specbench.evals.sessions import chained as chained
