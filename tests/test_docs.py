@@ -60,7 +60,10 @@ def run_page(page: Path, kind: str, where: Path) -> None:
 
 
 def missing(argv: list[str]) -> bool:
-    rows = argv[argv.index("--method") + 1].split(",")
+    if argv[0] == "export-model":
+        rows = [f"{argv[argv.index('--to') + 1]}:ar"]
+    else:
+        rows = argv[argv.index("--method") + 1].split(",")
     for name, mode in (row.split(":") for row in rows if ":" in row):
         try:
             engines()[name].version(engines()[name].modes[mode].options())

@@ -166,12 +166,15 @@ def attend(
 
 def _chunk(module: nn.Module) -> int | None:
     """Tokens of a chunk if the layer's attention is chunked, which models show only in their own masks."""
-    config, layer = getattr(module, "config", None), getattr(module, "layer_idx", None)
-    kinds = getattr(config, "layer_types", None) or ()
-    # Reading one element first would make torch.compile compile each layer of every model with its index as a constant.
-    if "chunked_attention" not in kinds or layer is None or kinds[layer] != "chunked_attention":
-        return None
-    return int(config.attention_chunk_size)  # type: ignore[union-attr]
+    # Read at the first call, which a check makes uncompiled, and kept with the layer: torch.compile would compile each
+    # layer of a model anew if it saw that the kind of the layer depends on its index.
+    if not hasattr(module, "specbench_chunk"):
+        config, layer = getattr(module, "config", None), getattr(module, "layer_idx", None)
+        kinds = getattr(config, "layer_types", None) or ()
+        chunked = layer is not None and "chunked_attention" in kinds and kinds[layer] == "chunked_attention"
+        module.__dict__["specbench_chunk"] = int(config.attention_chunk_size) if chunked else None  # type: ignore[union-attr]
+    chunk: int | None = module.specbench_chunk  # type: ignore[assignment]
+    return chunk
 
 
 # Deliberately not in transformers' mask registry: models then make no mask and pass None.
