@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 from specbench.common.escape import escape_control
 
-#: How torch.compile names the rest of a function of ours, with its line number after it.
-_RESUMED = "torch_dynamo_resume_in_"
 #: Exit code after Ctrl-C; finished requests are kept.
 INTERRUPTED = 130
 #: Exit code after SIGTERM; finished requests are kept.
@@ -49,10 +47,7 @@ class SpecbenchError(Exception):
         while frame is not None:
             module = str(frame.tb_frame.f_globals.get("__name__", ""))
             if module.startswith("specbench."):
-                name = frame.tb_frame.f_code.co_name
-                if name.startswith(_RESUMED):
-                    name = name.removeprefix(_RESUMED).rpartition("_at_")[0]
-                code = f"{module.removeprefix('specbench.')}.{name}"
+                code = f"{module.removeprefix('specbench.')}.{frame.tb_frame.f_code.co_name}"
             frame = frame.tb_next
         return code
 

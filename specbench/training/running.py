@@ -70,8 +70,7 @@ def _without_denormals() -> Iterator[None]:
 def _check_held_out(held_out: int, prompts: int) -> None:
     if held_out >= prompts:
         raise UsageError(
-            f"cannot hold out {held_out} of {prompts} prompts: none would be left for training; lower --held-out, "
-            "or --train-held-out of a sweep"
+            f"cannot hold out {held_out} of {prompts} prompts: none would be left for training; hold out fewer"
         )
 
 

@@ -59,6 +59,8 @@ _OF_THE_MACHINE = [
     (re.compile(r"<tmp>[^\s']*…"), "<tmp>…"),  # cut where the folder's name has it
 ]
 
+#: How torch.compile names the rest of a function, with its line.
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(\w+)_at_\d+")
 _SENTENCE = re.compile(r"(?<=\.) (?=[A-Z])")
 _MEASURED = re.compile(r"\d|─|\b(faster|slower|unsure|best|disturbed|Found)\b|--verbose\)")
 
@@ -71,7 +73,8 @@ def plain(result: BaseException | str) -> str:
     text = _own_folder().sub("<tmp>", text)
     if isinstance(result, str):
         return text
-    return f"{type(result).__name__}{f' {result.code}' if isinstance(result, SpecbenchError) else ''}: {text}"
+    code = " " + _RESUMED.sub(r"\1", result.code) if isinstance(result, SpecbenchError) else ""
+    return f"{type(result).__name__}{code}: {text}"
 
 
 def _steady(text: str) -> str:

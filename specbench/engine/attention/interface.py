@@ -173,8 +173,7 @@ def _chunk(module: nn.Module) -> int | None:
         kinds = getattr(config, "layer_types", None) or ()
         chunked = layer is not None and "chunked_attention" in kinds and kinds[layer] == "chunked_attention"
         module.__dict__["specbench_chunk"] = int(config.attention_chunk_size) if chunked else None  # type: ignore[union-attr]
-    chunk: int | None = module.specbench_chunk  # type: ignore[assignment]
-    return chunk
+    return module.specbench_chunk  # type: ignore[return-value]
 
 
 # Deliberately not in transformers' mask registry: models then make no mask and pass None.
