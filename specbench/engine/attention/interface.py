@@ -157,23 +157,21 @@ def attend(
         )
     if attention_mask is not None:
         raise UnsupportedAttention("this model makes its own attention mask, which the engine does not support yet")
-    how = LayerAttention(scaling, Sight(sliding_window, _chunk(module)), softcap, s_aux)
+    how = LayerAttention(scaling, Sight(sliding_window, chunk_of(module)), softcap, s_aux)
     if calls is not None:
         layer = getattr(module, "layer_idx", len(calls.layers))
         calls.layers[layer], calls.heads[layer] = how, query.shape[1]
     return step(query, key, value, how), None
 
 
-def _chunk(module: nn.Module) -> int | None:
+def chunk_of(module: nn.Module) -> int | None:
     """Tokens of a chunk if the layer's attention is chunked, which models show only in their own masks."""
-    # Read at the first call, which a check makes uncompiled, and kept with the layer: torch.compile would compile each
-    # layer of a model anew if it saw that the kind of the layer depends on its index.
-    if not hasattr(module, "specbench_chunk"):
-        config, layer = getattr(module, "config", None), getattr(module, "layer_idx", None)
-        kinds = getattr(config, "layer_types", None) or ()
-        chunked = layer is not None and "chunked_attention" in kinds and kinds[layer] == "chunked_attention"
-        module.__dict__["specbench_chunk"] = int(config.attention_chunk_size) if chunked else None  # type: ignore[union-attr]
-    return module.specbench_chunk  # type: ignore[return-value]
+    if hasattr(module, "specbench_chunk"):
+        return module.specbench_chunk  # type: ignore[return-value]
+    config, layer = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    kinds = getattr(config, "layer_types", None) or ()
+    chunked = layer is not None and "chunked_attention" in kinds and kinds[layer] == "chunked_attention"
+    return int(config.attention_chunk_size) if chunked else None  # type: ignore[union-attr]
 
 
 # Deliberately not in transformers' mask registry: models then make no mask and pass None.

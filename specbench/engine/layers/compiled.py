@@ -15,15 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specbench.engine.attention.interface import Backend, LayerAttention, Sight, UnsupportedAttention
+from specbench.engine.attention.interface import Backend, LayerAttention, Sight, UnsupportedAttention, chunk_of
 from specbench.engine.cache import StaticCache
 from specbench.engine.program import decoder_layers
 
-# Most compiled variants of a layer's code, over all kinds of layers: one row or many, the layer's index as a constant
-# or as a variable. After that torch runs a layer without compiling it.
+# Most compiled variants of a layer's code, over all kinds of layers; after that torch runs the layers uncompiled.
 _VARIANTS = 32
-# Elements of work per additional thread. 4096 and 32768 were timed: equal up to 32 rows, at 64 rows 4096 was faster.
-# The compiler's default of 512 would use several threads for the little work of a single row between two products.
+# Elements of work per additional thread; faster than 32768 at 64 rows. The default of 512 splits a single row's work.
 _CPU_CHUNK = 4096
 
 
@@ -53,11 +51,15 @@ class Fused:
             if kind not in self._compiled:
                 self._compiled[kind] = torch.compile(kind.forward, options=self._options)
             layer.__dict__["forward"] = MethodType(_Forward(self._compiled[kind]), layer)
+            for part in layer.modules():  # read by its index while compiling, it would compile each layer apart
+                part.__dict__["specbench_chunk"] = chunk_of(part)
 
     def detach(self) -> None:
         """Give the layers their own forward back."""
         for layer in self._layers:
             layer.__dict__.pop("forward", None)
+            for part in layer.modules():
+                part.__dict__.pop("specbench_chunk", None)
         while self._restore:
             self._restore.pop().__exit__(None, None, None)
 
