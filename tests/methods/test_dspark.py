@@ -77,8 +77,9 @@ def test_sampled_drafts_come_with_their_distributions(tmp_path: Path, monkeypatc
     assert {len(found) for found, *_ in seen} >= {1, 5}  # all cut, and none
     for found, own, text in seen:
         assert (found.proposal is None) == (len(found) == 1)
+        say = dense_dspark(folder, own, text[-1], embedding, lm_head)
         for row in range(1, len(found)):
-            logp, sure = dense_dspark(folder, own, text[-1], found.tokens[1:row], embedding, lm_head)
+            logp, sure = say(tuple(found.tokens[1:row]))
             assert sure is not None
             assert float(sure) >= 0.45
             assert found.proposal is not None

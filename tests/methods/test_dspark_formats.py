@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from support import level_rounds
 from support.decoders import alone, eager, served, target
-from support.dspark_oracle import LAYOUTS, WRONG, dense_dspark, drafts_of, read_dspark, write_dspark
+from support.dspark_oracle import LAYOUTS, WRONG, Say, dense_dspark, drafts_of, read_dspark, write_dspark
 from support.level_rounds import Drafts
 from support.models import attached, autoregressive, layer_outputs, prompt, tiny_llama
 from support.oracles import expand
@@ -99,8 +99,6 @@ def test_heads_are_of_all_layouts_and_show_all_misreadings() -> None:
 
 PROMPTS = [prompt(length, VOCAB, length) for length in (1, 12)]
 
-Say = Callable[[Drafts], tuple[Tensor, Tensor | None]]
-
 
 @dataclass(frozen=True)
 class Round(level_rounds.Round):
@@ -166,7 +164,7 @@ def says(folder: Path, each: Round, wrong: str = "") -> Say:
     """The oracle's log-probabilities and confidence after a path of drafts under a round's text."""
     features = reported(folder, each.text[:-1], wrong) if wrong.startswith("taps") else each.features
     embedding, lm_head = model().get_input_embeddings().weight, model().get_output_embeddings().weight
-    return cache(lambda path: dense_dspark(folder, features, each.text[-1], path, embedding, lm_head, wrong=wrong))
+    return dense_dspark(folder, features, each.text[-1], embedding, lm_head, wrong=wrong)
 
 
 def difference(each: Round, say: Say) -> float:

@@ -1,14 +1,15 @@
 """DSpark heads written down a second time: tiny files in each published layout, and what such a head says.
 
 From the sources of DeepSpec, speculators, SpecForge, SGLang and vLLM alone: plain functions over dicts of tensors in
-float64, every row computed anew, nothing cached. A loader that misreads a file in one of the ways of :data:`WRONG` gets
-other numbers, and the oracle can take each of these ways itself.
+float64, every round computed anew, with no cache of keys and values. A loader that misreads a file in one of the ways
+of :data:`WRONG` gets other numbers, and the oracle can take each of these ways itself.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from safetensors.torch import load_file, save_file
 from support.oracles import rms, rotated
 from torch import Tensor
 
+#: Log-probabilities [V] of the token after a path of drafts, and the confidence in it.
+Say = Callable[[tuple[int, ...]], tuple[Tensor, Tensor | None]]
 LAYOUTS = ("deepspec", "speculators", "specforge", "sglang", "vllm")
 
 #: Ways to misread a head, each of which changes what it says where the head has what is misread.
@@ -290,16 +293,9 @@ def _latent(
 
 @torch.inference_mode()
 def dense_dspark(
-    folder: Path,
-    features: Tensor,
-    anchor: int,
-    drafts: Sequence[int],
-    embedding: Tensor,
-    lm_head: Tensor,
-    *,
-    wrong: str = "",
-) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities [V] of the token after a path of drafts, and the confidence in it.
+    folder: Path, features: Tensor, anchor: int, embedding: Tensor, lm_head: Tensor, *, wrong: str = ""
+) -> Say:
+    """What a head says after each path of drafts under a text, which it read once.
 
     ``features``: [n, T × H] of the text before the anchor.
     """
@@ -313,40 +309,46 @@ def dense_dspark(
     known = torch.arange(len(vectors))
     if "d2t" in head:
         known = head["d2t"] if wrong == "d2t" else torch.arange(len(head["d2t"])) + head["d2t"]
-    at = len(drafts)
-    shift = {"row": 1, "row before": -1}.get(wrong, 0)
-    row = (at + (not head["anchored"]) + shift) % len(outputs)
-    path = [anchor, *drafts]
-    output, bias, found = outputs[row], torch.zeros(len(known), dtype=torch.float64), None
-    if w1 is not None and w2 is not None:
-        own = {int(token): index for index, token in enumerate(known)}
 
-        def before(place: int) -> Tensor:
-            token = path[max(0, place)]
-            return w1[own.get(token, 0) if wrong == "markov ids" and place > 0 else token]
+    @cache
+    @torch.inference_mode()
+    def say(drafts: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+        at = len(drafts)
+        shift = {"row": 1, "row before": -1}.get(wrong, 0)
+        row = (at + (not head["anchored"]) + shift) % len(outputs)
+        path = [anchor, *drafts]
+        output, bias, found = outputs[row], torch.zeros(len(known), dtype=torch.float64), None
+        if w1 is not None and w2 is not None:
+            own = {int(token): index for index, token in enumerate(known)}
 
-        state = torch.zeros(w1.shape[1], dtype=torch.float64)
-        if head["anchored"] == (wrong == "rnn anchor"):
-            state = _latent(head, before(0), outputs[0], state, wrong)[1]
-        back = 1 if wrong == "markov shift" else 0
-        for place in range(at + 1):
-            here = (place + (not head["anchored"]) + shift) % len(outputs)
-            latent, state = _latent(head, before(place - back), outputs[here], state, wrong)
-        if wrong != "markov" and not (wrong == "markov at the anchor" and at == 0):
-            bias = w2 @ latent
-    if "confidence_head.proj" in head:
-        parts = [output]
-        if head["confidence_head.proj"].shape[1] > len(output):
-            assert w1 is not None
-            embedded = w1[path[max(0, at - (wrong == "confidence shift"))]]
-            embedded = torch.zeros_like(embedded) if wrong == "confidence markov" else embedded
-            parts = [embedded, output] if wrong == "confidence order" else [output, embedded]
-        bias_ = 0 if wrong == "confidence bias" else head["confidence_head.proj.bias"]
-        found = (head["confidence_head.proj"] @ torch.cat(parts) + bias_).sigmoid()[0]
-    weight = head["lm_head"] if "lm_head" in head and wrong != "lm_head" else lm_head.double()[known]
-    logits = weight @ output + bias
-    logp = logits.log_softmax(-1)
-    if wrong == "softmax":
-        rest = torch.zeros(head["vocab"] - len(logits), dtype=torch.float64)
-        logp = torch.cat([logits, rest]).log_softmax(-1)[: len(logits)]
-    return torch.full((head["vocab"],), -torch.inf, dtype=torch.float64).index_copy(0, known, logp), found
+            def before(place: int) -> Tensor:
+                token = path[max(0, place)]
+                return w1[own.get(token, 0) if wrong == "markov ids" and place > 0 else token]
+
+            state = torch.zeros(w1.shape[1], dtype=torch.float64)
+            if head["anchored"] == (wrong == "rnn anchor"):
+                state = _latent(head, before(0), outputs[0], state, wrong)[1]
+            back = 1 if wrong == "markov shift" else 0
+            for place in range(at + 1):
+                here = (place + (not head["anchored"]) + shift) % len(outputs)
+                latent, state = _latent(head, before(place - back), outputs[here], state, wrong)
+            if wrong != "markov" and not (wrong == "markov at the anchor" and at == 0):
+                bias = w2 @ latent
+        if "confidence_head.proj" in head:
+            parts = [output]
+            if head["confidence_head.proj"].shape[1] > len(output):
+                assert w1 is not None
+                embedded = w1[path[max(0, at - (wrong == "confidence shift"))]]
+                embedded = torch.zeros_like(embedded) if wrong == "confidence markov" else embedded
+                parts = [embedded, output] if wrong == "confidence order" else [output, embedded]
+            bias_ = 0 if wrong == "confidence bias" else head["confidence_head.proj.bias"]
+            found = (head["confidence_head.proj"] @ torch.cat(parts) + bias_).sigmoid()[0]
+        weight = head["lm_head"] if "lm_head" in head and wrong != "lm_head" else lm_head.double()[known]
+        logits = weight @ output + bias
+        logp = logits.log_softmax(-1)
+        if wrong == "softmax":
+            rest = torch.zeros(head["vocab"] - len(logits), dtype=torch.float64)
+            logp = torch.cat([logits, rest]).log_softmax(-1)[: len(logits)]
+        return torch.full((head["vocab"],), -torch.inf, dtype=torch.float64).index_copy(0, known, logp), found
+
+    return say
