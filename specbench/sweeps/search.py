@@ -48,28 +48,22 @@ class Search:
 
     def rounds(self, measured: Measured) -> Iterator[Round]:
         """Yield the rounds; a round's results must be in ``measured`` before the next is taken."""
-        alive, seen = list(self.labels), list[str]()
+        seen = list[str]()
         for rung, blocks in enumerate(self._rungs()):
-            running = [label for label in alive if label not in self.stopped]
             if rung:  # a configuration with a narrow interval waits for the others and is not dropped
-                raced = [label for label in running if label not in self.lossy]
+                raced = [label for label in self._running() if label not in self.lossy]
                 kept = {*measured.ranked(raced, self._before(rung))[: math.ceil(len(raced) / 2)], *self.lossy}
-                self.stopped |= {label: "halved" for label in running if label not in kept}
-                alive = [label for label in alive if self.stopped.get(label) != "halved"]
+                self.stopped |= {label: "halved" for label in self._running() if label not in kept}
             looks = len(blocks) if self.until is None else LOOK_EVERY
             for at in range(0, len(blocks), looks):
-                running = [label for label in alive if label not in self.stopped]
-                if not running:
+                if not self._running():
                     break
                 taken = tuple(blocks[at : at + looks])
-                yield Round((BASELINE, *running), taken)
+                yield Round((BASELINE, *self._running()), taken)
                 seen += [prompt for block in taken for prompt in block]
                 # Ignore later measurements of a killed command or one without a limit, so that a repeated command stops
-                # alike.
-                narrow = [
-                    label for label in running if label not in self.stopped
-                ]  # some may have failed in the meantime
-                self.stopped |= {label: "interval" for label in narrow if self._narrow(measured, label, seen)}
+                # alike. Some of those that ran may have failed in the meantime.
+                self.stopped |= {label: "interval" for label in self._running() if self._narrow(measured, label, seen)}
         best = self.best(measured)
         if best is not None and self.held_out:
             yield Round((BASELINE, best), tuple(blocks_of(self.held_out, self.concurrency)))
@@ -104,6 +98,9 @@ class Search:
 
     def _before(self, rung: int) -> list[str]:
         return [prompt for blocks in self._rungs()[:rung] for block in blocks for prompt in block]
+
+    def _running(self) -> list[str]:
+        return [label for label in self.labels if label not in self.stopped]
 
     def _narrow(self, measured: Measured, label: str, prompts: Sequence[str]) -> bool:
         if self.until is None:

@@ -270,11 +270,12 @@ class _Finder:
         """One variable of a statement in place of another: `a.keys + a.values` becomes `a.values + a.values`."""
         if isinstance(node, (ast.If, ast.While, ast.For, ast.With, ast.Try, ast.Match)):
             return
-        called = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
+        left = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
+        left |= {id(part) for part in ast.walk(node.annotation)} if isinstance(node, ast.AnnAssign) else set()
         known = [
             one for one in ast.walk(node)
             if (isinstance(one, ast.Name) or (isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)))
-            and isinstance(one.ctx, ast.Load) and id(one) not in called
+            and isinstance(one.ctx, ast.Load) and id(one) not in left
         ]  # fmt: skip
         inner = {id(one.value) for one in known if isinstance(one, ast.Attribute)}
         names = [one for one in known if id(one) not in inner and one.end_lineno == one.lineno]
