@@ -90,6 +90,15 @@ def test_plain_rows_get_a_token_an_arrival_and_end_by_stop_ids_and_budget(make: 
     assert not any(str(tmp_path) in part or "/bin" in part for part in facts.command)
 
 
+def test_arguments_of_its_own_reach_vllm_unless_the_run_decides_them(make: Make, tmp_path: Path) -> None:
+    make(engine_args='{"block_size": 64}').start()
+    settings, *_ = json.loads((tmp_path / "sees.json").read_text())
+    assert settings["block_size"] == 64
+    for refused in ("block_size=64", "[64]", '{"max_model_len": 64}'):
+        with pytest.raises(UsageError, match="engine.args"):
+            options("ar", engine_args=refused)
+
+
 def test_a_step_with_a_draft_is_one_arrival_and_counted_as_vllm_counts(make: Make) -> None:
     backend = make(mode="ngram", num_speculative_tokens=4)
     facts = backend.start()

@@ -38,6 +38,7 @@ def test_they_are_rows_of_one_run_with_the_same_prompts_ids_and_definitions(fini
     answers = {(r.method, r.prompt_id): r.output_ids for r in read.records}
     for (_, prompt), ids in answers.items():
         assert ids == answers["ar", prompt], "the same weights, greedy, in float32"
+    assert all(r.decode_s > 0.1 * r.latency_s for r in read.records), "eleven of twelve tokens come after the first"
     for row in rows.values():
         assert row.lossless is not None
         assert row.lossless.verdict == "exact"

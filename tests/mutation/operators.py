@@ -34,8 +34,8 @@ _COMPUTED: dict[type[ast.operator], tuple[str, str]] = {
     ast.FloorDiv: (r"//", "*"),
 }
 _OPPOSITES = {"min": "max", "max": "min", "any": "all", "all": "any"}
-#: Arguments that change no result: how fast a kernel is, and a check of lengths that are equal.
-_UNSEEN = {"strict", "num_warps", "num_stages", "cache_modifier", "eviction_policy"}
+#: Arguments that change no result: how fast a kernel is, a check of lengths that are equal, and the size of a mark.
+_UNSEEN = {"strict", "num_warps", "num_stages", "cache_modifier", "eviction_policy", "linewidth", "markersize", "s"}
 _LOGGERS = {"logger", "logging", "log", "_log", "_logger", "warnings"}
 
 Edit = tuple[int, int, bytes]  # where it begins and ends in the source, in bytes, and what goes there
@@ -124,6 +124,8 @@ class _Finder:
                 self._expression(node.test, node, inside)
             case ast.Expr(value=ast.Constant()):
                 return
+            case ast.Assign(value=ast.Subscript(value=ast.Name(id="Callable" | "Mapping" | "Literal"))):
+                return  # a type's second name
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))) if name in _LOGGERS:
                 return
             case _:

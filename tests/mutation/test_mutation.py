@@ -66,6 +66,8 @@ def test_each_operator_changes_one_place(source: str, made: set[tuple[str, str]]
         '"""1 < 2"""',
         "a: Literal[1] ",
         "a: dict[B, C]",
+        "A = Callable[[B, C], D]",
+        "x = f(linewidth=0.9)",
         "def f(a: T[1]) -> T[2]: pass",
         "raise ValueError(1 + 2)",
         "assert a, 1 + 2",

@@ -15,6 +15,7 @@ from support import decoders, diffusion_oracles
 from support.models import attached, prompt, supported, tiny_llama
 
 from benchmarks.gpu_check.recorder import recorded_capture
+from specbench.common import heartbeat
 from specbench.common.errors import PluginFault, UsageError
 from specbench.decoding.fill import Fill
 from specbench.decoding.protocol import Context, Method
@@ -121,6 +122,22 @@ def test_a_faulty_pass_is_the_methods_fault(engine: Engine, wrong: Callable[[], 
     runner = Runner(engine, lambda label, request: Context(97, 96, random.Random(0)))
     with pytest.raises(PluginFault):
         list(runner.segment(method, [Request("p", 0, prompt(9, 97), rule)]))
+
+
+@pytest.mark.parametrize(("method", "calls"), [("jacobi", {"prefill", "step"}), ("d2f", {"fill"})])
+def test_the_supervisor_sees_a_forward_as_the_engines(
+    engine: Engine, method: str, calls: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, set[int]] = {}
+    for call in ("prefill", "fill", "step"):
+
+        def watched(*given: Any, own: Callable[..., Any] = getattr(engine, call), call: str = call, **more: Any) -> Any:
+            seen.setdefault(call, set()).add(heartbeat.SHARED[heartbeat.AT])
+            return own(*given, **more)
+
+        monkeypatch.setattr(engine, call, watched)
+    decode(engine, decoders.ALL[method], 1)
+    assert seen == dict.fromkeys(calls, {heartbeat.Activity.FORWARD})
 
 
 def test_a_decoder_that_fills_nothing_is_stopped() -> None:
