@@ -29,7 +29,6 @@ from specbench.common import (
 _LONGEST = 4 << 20  # most bytes of an event; llama.cpp's last event contains the prompt's text
 _LARGEST = 8 << 20  # most bytes of a body without events, such as a list of models
 _PIECE = 1 << 16
-_READ = 1 << 12  # most characters of a text that errors quote
 
 
 class Refused(EngineFault):
@@ -68,8 +67,8 @@ class Server:
         return None if self._secret is None else self._secret.key
 
     def scrub(self, text: str) -> str:
-        """Return the beginning of a text, without the API key."""
-        return text[:_READ] if self._secret is None else self._secret.scrub(text[:_READ])
+        """Return a text without the API key."""
+        return text if self._secret is None else self._secret.scrub(text)
 
     def get(self, path: str) -> bytes:
         """Return the body at a path."""

@@ -113,7 +113,7 @@ def fenced_code(
         if before.strip() and continues(before):
             return Extracted(before, OPENED)
         return _best(blocks, language, last) or Extracted("", OPENED)
-    if blocks and before.strip() and _is_unpaired(blocks[0]):
+    if blocks and _is_unpaired(blocks[0]):
         glued = list(re.finditer(r"(?<=\S)[ \t]*(?:`{3,}|~{3,})[ \t]*[\w+-]*[ \t]*\n", before))
         if glued:
             return Extracted(before[glued[-1].end() :], UNPAIRED)

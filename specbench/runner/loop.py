@@ -312,7 +312,7 @@ class Runner:
             _CELLS[heartbeat.AT] = Activity.OURS
             now = self._now()
             if conversation.waiting and hidden is not None:
-                conversation.hidden = self._off_clock(hidden[: len(request.ids)].clone)
+                conversation.hidden = self._off_clock(hidden.clone)
             active = ActiveRequest(
                 request, conversation, decoder, slot, Output(request.rule), acceptance, started, now, now
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from support.wording import wording
 
 from specbench.analysis.model_quality import Metric, Quality, TaskQuality, compare_quality, metric_kind, read_quality
 from specbench.common import UsageError
+from specbench.report.document import Table
+from specbench.report.tables.model_quality import quality_report
 from specbench.results.schema import ModelSpec
 
 N = 20
@@ -62,6 +65,14 @@ def test_right_answers_are_compared_in_pairs() -> None:
     assert 0 < row.interval.low < 0.5 < row.interval.high
     (row,), _ = compare_quality(quality(task(share(15))), quality(task(share(15))))
     assert (row.value, row.verdict) == (0.0, "no difference shown")
+
+
+def test_the_tables_show_shares_in_percent_and_their_difference_in_points() -> None:
+    pair = [quality(task(metric("pass", [1.0] * right + [0.0] * (N - right), right / N))) for right in (5, 15)]
+    tables = {block.name: block for block in quality_report(pair) if isinstance(block, Table)}
+    (values,), (differences,) = tables["quality"].rows, tables["differences"].rows
+    assert [cell.text for cell in values.cells[-2:]] == ["25.0%", "75.0%"]
+    assert re.fullmatch(r"\+50\.0 \[\+\d\d\.\d, \+\d\d\.\d\]", differences.cells[2].text)
 
 
 def test_perplexities_are_a_ratio_and_bits_a_difference() -> None:

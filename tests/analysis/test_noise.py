@@ -190,6 +190,13 @@ def test_every_verdict_of_a_disturbed_run_is_marked_and_nothing_else_changes() -
     assert RunSummary.model_validate(loud.written()) == loud
 
 
+def test_the_reasons_of_a_disturbance_are_one_line() -> None:
+    assert judged.watched_line(summary(watch=watch())) == "no, watched for 24 s"
+    found = judged.watched_line(summary(watch=watch(stolen_cores=0.2, slowed=[3, 0, 0, 0, 0, 0])))
+    stolen = "a hypervisor took 10% of the cores for other machines (limit 5%)"
+    assert found == f"{stolen}; heat slowed the cores 3 times (limit 0)"
+
+
 def test_too_few_prompts_are_no_verdict_and_stay_so() -> None:
     few = Speedup(value=1.2, verdict="too few prompts")
     assert judged.unsure_speedup(few) == few

@@ -95,7 +95,7 @@ def test_arguments_of_its_own_reach_vllm_unless_the_run_decides_them(make: Make,
     settings, *_ = json.loads((tmp_path / "sees.json").read_text())
     assert settings["block_size"] == 64
     for refused in ("block_size=64", "[64]", '{"max_model_len": 64}'):
-        with pytest.raises(UsageError, match="engine.args"):
+        with pytest.raises(UsageError, match="engine_args"):
             options("ar", engine_args=refused)
 
 

@@ -312,14 +312,17 @@ def test_prompts_go_by_a_later_flash_attention(name: str, monkeypatch: pytest.Mo
     for chain in ("reference", name):
         with attached(supported("llama"), slots=2, capacity=40, max_rows=4, native=False) as engine:
             engine.attentions.chain = chain
-            engine.alloc()
+            first = engine.alloc()
             slot = engine.alloc()  # not the first
             result = engine.prefill(slot, ids)
             drafted = engine.prefill(slot, ids[:3], TokenTree([ids[2], 5, 6], [-1, 0, 0], accept=[True, False, False]))
-            texts.append([*result.emitted, *drafted.next_tokens])
+            prefilled = set(asked)
+            engine.prefill(first, ids)
+            stepped = engine.step({first: ROW, slot: ROW})
+            texts.append([*result.emitted, *drafted.next_tokens, *stepped[first].emitted, *stepped[slot].emitted])
     assert texts[0] == texts[1]
-    assert asked
-    assert set(asked) == {11}  # the tree is none of its business
+    assert prefilled == {11}  # the tree is none of its business
+    assert set(asked) == {11, 1}
 
 
 def test_a_resumed_run_attends_to_chains_as_it_did(installed: Callable[..., None]) -> None:
@@ -405,6 +408,18 @@ def test_every_step_that_may_come_is_one_that_graphs_are_captured_for(installed:
                 and len(trees) <= steps.sequences
                 for steps in found.steps(most, slots)
             ), (attention, tall, widest, found.steps(most, slots))
+
+
+def test_a_tile_holds_the_query_heads_of_whole_rows(
+    installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    installed("triton")
+    monkeypatch.setattr(choice, "interpreted", lambda: True)
+    found = Attentions("triton", model("cpu"))
+    found.check_shapes({0: (2, 64, 64)}, {0: 14})
+    heights = [found.height(64, *kind) for kind in (("triton", False), ("triton", True), ("reference", True))]
+    assert heights == [16 // 7, 128 // 7, 0]  # of 16 and 128 packed rows, with seven query heads per KV head
 
 
 @pytest.mark.parametrize("cells", [4, 5, 6, 9])

@@ -217,6 +217,8 @@ def test_engine_refuses_what_passes_cannot_do(engine: Engine) -> None:
         engine.fill({0: Fill([1] * 40, range(40), 20, [60] * 40)})
     with pytest.raises(UsageError, match="token"):
         engine.fill({0: Fill([10**6], [0], 0, [1])})
+    engine.sampling = Sampling(min_p=0.1)  # greedy decoding takes the best token, which min-p never removes
+    engine.fill({0: Fill([1], [0], 0, [1])})
     engine.sampling = Sampling(presence_penalty=1.0)
     with pytest.raises(UsageError, match="penalties"):
         engine.fill({0: Fill([1], [0], 0, [1])})

@@ -155,12 +155,17 @@ def test_a_pass_over_a_single_row_sees_no_cell_after_it() -> None:
         assert (block - expected).abs().max() < 1e-3
 
 
-# ------------------------------------------------------------------ what is refused
-
-
 @pytest.fixture
 def passes() -> HeadPass:
     return small_heads.rounds(slots=1, capacity=20)._passes
+
+
+def test_only_a_text_without_padding_gets_a_causal_mask(passes: HeadPass) -> None:
+    groups = [passes._text_layout(5, 1, rows).groups for rows in (5, 7)]
+    assert [[group.causal for group in each or ()] for each in groups] == [[True], [False]]
+
+
+# ------------------------------------------------------------------ what is refused
 
 
 def test_only_drafts_can_be_kept(passes: HeadPass) -> None:

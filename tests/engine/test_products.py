@@ -30,6 +30,8 @@ def test_equal_up_to_rounding(bias: bool, rows: int) -> None:
     # another kernel, so other last bits: equal bits would mean that nothing was switched
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
     assert module(x).equal(expected)
+    traced = torch.ops.specbench.linear(x.to("meta"), module[0].weight.to("meta"), 160)  # as the compiler does
+    assert (traced.shape, traced.dtype) == ((2, rows, 160), torch.float32)
 
 
 def test_subclasses_keep_what_they_compute() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from support.decoders import random_tree
+from support.decoders import flat, random_tree
 from support.models import attached, prompt, tiny_llama
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.decoding import TokenTree, TypicalAcceptance
 from specbench.engine import Sampling, graphs
 from specbench.engine.engine import Engine
+from specbench.engine.ops import TorchOps, typical_next
 
 VOCAB = 11
 RULE = TypicalAcceptance(0.09, 0.3)
@@ -83,6 +84,13 @@ def test_steps_accept_what_the_rule_accepts(
                 said[slot] += emitted
                 drafts += len(path) - 1
     assert drafts or rule != RULE
+
+
+def test_an_unlikely_path_is_accepted_whole() -> None:
+    fields, shares = flat({0: TokenTree.chain(range(8))}, 1, "cpu"), torch.full((8, 11), 1 / 11)
+    depth = TorchOps().ancestry(fields.parents, fields.layout).depth
+    tree = fields.tokens, fields.parents, fields.accept, depth, fields.layout
+    assert typical_next(TypicalAcceptance(0.01, 0.5), shares, *tree)[:7].tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_greedy_steps_ignore_the_rule() -> None:

@@ -141,6 +141,18 @@ def test_time_is_by_input_and_grows_with_the_reference(hasty: Checker) -> None:
     assert (verdict.reason, verdict.also) == ("timeout", {"base": True, "plus": False})
 
 
+def test_the_total_time_limit_grows_with_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def compare(self: Sandbox, program: Any, cases: Any, limits: Any) -> Any:
+        asked.append(limits.cpu_s)
+        return {"reason": "pass", "detail": "", "expected": [], "cpu_s": [20.0, 0.5]}
+
+    monkeypatch.setattr(Sandbox, "compare", compare)
+    Checker(Sandbox()).check(SQUARE, ("",), False)
+    assert asked == [600, 4 * 20.5 + 2]  # the reference's own limit, then the answer's
+
+
 def holds(out: Any, expected: Any, rule: str = "exact", atol: float = 0.0, args: Any = ()) -> bool:
     try:
         return right(rule, atol, codec.pack(list(args)), {"value": codec.pack(out)}, {"value": codec.pack(expected)})[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -386,6 +387,12 @@ def test_keys_that_speculators_leaves_out_are_llamas_defaults() -> None:
     assert found == (4096, 11008, 32, 32)
     assert (config.vocab_size, config.rms_norm_eps, config.rope["rope_theta"]) == (32000, 1e-6, 1e4)
     assert (config.num_hidden_layers, config.taps, config.bias) == (1, (4,), False)
+
+
+def test_a_new_head_has_a_bias_by_default() -> None:
+    shape = HeadConfig.for_target(model().config)
+    heads = [DraftHead(replace(shape, bias=bias)) for bias in (True, None, False)]
+    assert [head.fc.bias is not None for head in heads] == [True, True, False]
 
 
 def test_a_pickle_is_converted(tmp_path: Path) -> None:

@@ -170,12 +170,15 @@ def test_features_that_are_kept_are_those_of_a_forward(texts: list[Text]) -> Non
     from specbench.training.objectives.side_by_side import side_by_side
     from specbench.training.objectives.teacher import Remembered, Teacher
 
-    asked = []
+    asked, former = [], list[torch.Tensor]()
     teacher = Teacher(target(), (1, 3))
 
     def counted(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         asked.append(len(ids))
-        return teacher(ids)
+        for output in former:
+            output.zero_()  # the teacher may use this memory again
+        former[:] = features, states = teacher(ids)
+        return features, states
 
     remembered = Remembered(counted)  # type: ignore[arg-type]
     for some in (texts[:3], texts[3:5], [texts[4], texts[0]], [texts[2]], texts[:3]):

@@ -41,6 +41,7 @@ def test_the_prompt_shown_is_the_one_most_like_all_of_them(tmp_path: Path) -> No
     read = runs.read_race(tmp_path)
     assert race(read.config, read.records, ["ar", "pld"], None).prompt == "p/0"
     assert race(read.config, read.records, ["pld", "ar"], None).prompt == "p/0"
+    assert race(read.config, read.records[::-1], ["ar", "pld"], None).prompt == "p/0", "in any order of the records"
     assert race(read.config, read.records, ["ar", "pld"], "p/2").lanes[1].end_s == 2.5
 
 

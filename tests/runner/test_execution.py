@@ -19,6 +19,7 @@ from specbench.results.calibration import SettledSteps
 from specbench.results.folder import RunFolder
 from specbench.results.request_schema import RequestRecord
 from specbench.runner import run_task
+from specbench.runner.config import open_folder
 from specbench.runner.record import Request
 
 STEPS = [{"attention": "triton", "step_s": {"1": 0.1, "2": 0.2}, "padded_to": {"1": 1, "2": 2}}]
@@ -91,7 +92,10 @@ def test_a_resumed_run_pads_its_rows_as_it_did_before(tmp_path: Path) -> None:
         begun, whole = decoded([], folder)
         assert begun.padded == ()
     earlier = [{**STEPS[0], "padded_to": {"1": 2, "2": 2}}]
-    with RunFolder.find_unfinished(tmp_path, "0" * 64) or folder as folder:
+    config: Any = SimpleNamespace(digest=lambda: "0" * 64)
+    again, existed = open_folder(plan(METHODS, out=tmp_path), config, None)  # type: ignore[arg-type]
+    assert (again.path, existed) == (folder.path, True)
+    with again as folder:
         assert folder.read(SETTLED) == SettledSteps(engines=[STEPS], products=[PRODUCTS])
         folder.write(SETTLED, SettledSteps(engines=[earlier], products=[PRODUCTS[:1]]))
         resumed, _ = decoded(whole[:2], folder)

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -128,16 +129,16 @@ def test_a_faulty_pass_is_the_methods_fault(engine: Engine, wrong: Callable[[], 
 def test_the_supervisor_sees_a_forward_as_the_engines(
     engine: Engine, method: str, calls: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: dict[str, set[int]] = {}
+    seen = set()
+
+    def watched(call: str, own: Callable[..., Any], *given: Any, **more: Any) -> Any:
+        seen.add((call, heartbeat.SHARED[heartbeat.AT]))
+        return own(*given, **more)
+
     for call in ("prefill", "fill", "step"):
-
-        def watched(*given: Any, own: Callable[..., Any] = getattr(engine, call), call: str = call, **more: Any) -> Any:
-            seen.setdefault(call, set()).add(heartbeat.SHARED[heartbeat.AT])
-            return own(*given, **more)
-
-        monkeypatch.setattr(engine, call, watched)
+        monkeypatch.setattr(engine, call, partial(watched, call, getattr(engine, call)))
     decode(engine, decoders.ALL[method], 1)
-    assert seen == dict.fromkeys(calls, {heartbeat.Activity.FORWARD})
+    assert seen == {(call, heartbeat.Activity.FORWARD) for call in calls}
 
 
 def test_a_decoder_that_fills_nothing_is_stopped() -> None:

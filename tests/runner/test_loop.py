@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -209,12 +210,15 @@ def test_a_forward_or_a_stop_rule_that_fails_leaves_no_slot_occupied() -> None:
 
 def test_a_consumer_that_stops_early_leaves_no_slot_occupied() -> None:
     for taken in range(1, 6):
-        engine = ToyEngine(Clock(), slots=3)
-        segment = runner(engine, 3).segment(toy(), [request(n, b) for n, b in enumerate([1, 2, 2, 4, 6], 1)])
+        engine, checks = ToyEngine(Clock(), slots=3), list[Any]()
+        shared = SimpleNamespace(take=lambda: None, check=checks.append)
+        made = runner(engine, 3, shared=shared)
+        segment = made.segment(toy(), [request(n, b) for n, b in enumerate([1, 2, 2, 4, 6], 1)])
         for _ in range(taken):
             next(segment)
         segment.close()
         assert engine.occupied == 0
+        assert len(checks) == taken  # what the consumer does to the shared state is no fault of the method
 
 
 def test_a_decoder_sees_the_best_tokens_it_asks_for_from_the_prefill_on_and_no_others() -> None:

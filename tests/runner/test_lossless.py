@@ -92,11 +92,12 @@ def test_equal_output_is_exact_and_measures_nothing(plain: tuple[Engine, list[in
     assert found._noise is None  # the noise floor costs forwards; a run without a difference pays none
 
 
-@pytest.mark.parametrize("at", [0, 7, 23])
-def test_a_wrong_token_is_lossy(plain: tuple[Engine, list[int]], at: int) -> None:
+@pytest.mark.parametrize(("length", "at"), [(9, 0), (9, 7), (9, 23), (1, 0)])
+def test_a_wrong_token_is_lossy(plain: tuple[Engine, list[int]], length: int, at: int) -> None:
     engine, ar = plain
     found = grader(engine, ar)
-    divergence = known(found.grade("p", PROMPT, ar, changed(ar, at, (ar[at] + 1) % VOCAB)))
+    ar = models.autoregressive(engine, PROMPT[:length], 24)
+    divergence = known(found.grade("p", PROMPT[:length], ar, changed(ar, at, (ar[at] + 1) % VOCAB)))
     assert (divergence.prompt_id, divergence.at, divergence.grade) == ("p", at, "lossy")
     assert divergence.gap is not None
     assert found.noise.floor < 1e-3 < divergence.gap  # in float32 the noise is far below the gap of two tokens

@@ -173,13 +173,15 @@ SHORT = [Prompt(f"p{at:02d}", "abc", True) for at in range(30)]
 
 
 def test_prompts_that_are_not_measured_load_the_system() -> None:
-    made = prepared(SHORT, limit=16, rate="2")
+    mixed = [dataclasses.replace(prompt, temperature=(0.7, None)[at % 2]) for at, prompt in enumerate(SHORT)]
+    made = prepared(mixed, limit=16, rate="2")
     order = Order(plan([AR, MINE], rate="2", concurrency=2), made, {})
     for _, requests in order.stretches():
         load = order.load(requests)
         assert load is not None
         others = [*load.warm_up, *(next(load.further) for _ in range(20))]
         assert not {each.prompt_id.removeprefix("load/") for each in others} & {*made.prompts}
+        assert {each.temperature for each in others} == {requests[0].temperature}
         for request in requests:
             order.add(request_record("ar", request))
         break

@@ -143,3 +143,5 @@ def test_stop_tail(tokens: list[int], stop: str, text: str, tail: int) -> None:
 def test_a_stop_string_is_looked_for_over_as_many_tokens_as_it_has_bytes(chunk: int) -> None:
     output = run([0, *ids_of("€€€"), 0], [chunk], stops=["€€€"])
     assert (len(output.ids), output.reason, output.text()) == (10, "stop-string", "a")
+    output = run([0, 1, *[PAD] * 4, 0, 0], [chunk], stops=["aba"])  # and over four more that decode to no text
+    assert (len(output.ids), output.reason, output.text()) == (7, "stop-string", "")

@@ -84,6 +84,7 @@ def test_trajectories_bring_their_texts(target: Any, tmp_path: Path) -> None:
     assert [(text.id, list(text.answer)) for text in made.texts] == [(text.id, list(text.answer)) for text in texts]
     assert made.texts[0].blocks
     assert made.about["trajectories"]["block_size"] == 4
+    assert 0 < made.about["collecting_hours"] < 1
 
 
 def test_texts_of_another_model_or_set_are_refused(target: Any, answers: Path, tmp_path: Path) -> None:

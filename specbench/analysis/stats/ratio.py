@@ -202,7 +202,7 @@ def _pooled_ratio(
     value = float(totals[powers > 0].prod() / totals[powers < 0].prod())
     if count < 2:
         return Ratio(value, None, count, draws, seed)
-    se = float(standard_error(list(sums), totals, powers))
+    se = float(standard_error(sums, totals, powers))
     interval = None
     if (sums > 0).all(axis=0).sum() >= minimum_clusters(level):  # prompts without output do not count
         draws = affordable(draws, count)
@@ -210,7 +210,7 @@ def _pooled_ratio(
     return Ratio(value, interval, count, draws, seed, se)
 
 
-def standard_error(columns: Sequence[Floats], totals: Floats, powers: Floats) -> Floats:
+def standard_error(columns: Floats | Sequence[Floats], totals: Floats, powers: Floats) -> Floats:
     """Delta-method standard error of the log ratio of m columns [..., k] with sums [m, ...].
 
     Terms with positive and negative powers are summed separately, so that two equal arms give exactly 0.

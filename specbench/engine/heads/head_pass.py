@@ -301,9 +301,9 @@ class HeadPass:
     def _multiply(self, modules: Sequence[nn.Module], kernels: HeadKernels, target: Target) -> None:
         """Compute the head's products of few rows with the target's choice of products."""
         merged = list(kernels.products)
-        parts = {id(part) for product in merged for part in product.linears}
+        parts = {part for product in merged for part in product.linears}
         linears = [each for module in modules for each in module.modules() if type(each) is nn.Linear]
-        alone = [each for each in linears if id(each) not in parts]
+        alone = [each for each in linears if each not in parts]
         weights = [each.weight for each in merged] + [each.weight.detach() for each in alone]
         by = target.products(by_shape(weights))
         if by is None:

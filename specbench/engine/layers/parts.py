@@ -73,7 +73,6 @@ class Attention:
 class Gated:
     """A gated MLP: down(act(gate) * up)."""
 
-    module: nn.Module
     inputs: tuple[nn.Linear, ...]
     down: nn.Linear
     activation: str
@@ -164,7 +163,7 @@ def _gated(mlp: nn.Module, modules: _Modules) -> Gated:
         inputs = [modules.linear("mlp.gate_up_proj")]
     else:
         inputs = [modules.linear("mlp.gate_proj"), modules.linear("mlp.up_proj")]
-    return Gated(mlp, tuple(inputs), modules.linear("mlp.down_proj"), _activation(mlp))
+    return Gated(tuple(inputs), modules.linear("mlp.down_proj"), _activation(mlp))
 
 
 def norm_of(module: nn.Module) -> Norm:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from torch.utils.data import Sampler
@@ -57,12 +58,11 @@ class Batches:
     def __init__(self, texts: Sequence[Any], size: Callable[[Any], int], options: LoopOptions, seed: int) -> None:
         self._order = Order([size(text) for text in texts], options.batch, seed)
         self._batch, self._together = options.batch, options.batch * options.accumulation
-        self._visit, self._met = -1, list[int]()
+        self._order_of = lru_cache(maxsize=1)(self._order.of)  # consecutive steps are mostly of one visit
 
     def __call__(self, step: int) -> list[list[tuple[int, int]]]:
         """Return (visit, index) of the texts in each batch of a step, counted from 0."""
         visit, place = divmod(step, math.ceil(len(self._order) / self._together))
-        if visit != self._visit:
-            self._visit, self._met = visit, self._order.of(visit)
-        met = [(visit, index) for index in self._met[place * self._together : (place + 1) * self._together]]
+        order = self._order_of(visit)
+        met = [(visit, index) for index in order[place * self._together : (place + 1) * self._together]]
         return [met[at : at + self._batch] for at in range(0, len(met), self._batch)]

@@ -54,6 +54,8 @@ def test_few_or_equal_prompts_have_an_order_of_magnitude_or_nothing() -> None:
     single = paired_ratio(([1.0], [9.0]), ([0.5], [9.0]), seed=0)
     assert (detectable(single), prompts_needed(single, 0.03)) == (None, None)
     assert prompts_needed(experiment(np.random.default_rng(2), 30, 1.0), 9.0) == minimum_clusters()
+    # 10 · ((1.960 + 0.842) · 0.1 / 0.1)² = 78.49 prompts, and 1.960² / 2 = 1.92 more
+    assert prompts_needed(Ratio(1.0, None, 10, 0, 0, log_se=0.1), math.expm1(0.1)) == 81
     same, faster = (experiment(np.random.default_rng(2), 30, by) for by in (1.0, 2.0))
     assert detectable(same) == pytest.approx(detectable(faster))
     assert prompts_needed(same, 0.03) == prompts_needed(faster, 0.03)

@@ -182,6 +182,13 @@ def test_prompts_without_output_leave_no_interval_when_a_resample_can_be_empty()
     assert ratio.interval is None
 
 
+def test_an_interval_beyond_the_largest_number_is_none() -> None:
+    ones = [1.0] * 6
+    ratio = paired_ratio(([1e300, *ones[1:]], ones), (ones, ones), seed=0, draws=200)  # 1e300 is in some resamples only
+    assert ratio.value == pytest.approx(1e300 / 6)
+    assert ratio.interval is None
+
+
 def test_an_arm_without_tokens_has_no_value() -> None:
     ratio = paired_ratio(([0.0] * 8, [0] * 8), ([0.0] * 8, [0] * 8), seed=0)
     assert math.isnan(ratio.value)

@@ -72,6 +72,7 @@ def test_rows_may_be_parts_of_larger_ones(device: str) -> None:
 
 def test_what_the_kernel_does_not_take_is_torchs(device: str) -> None:
     ops = TritonOps(torch.device(device))
+    assert takes(noise(2, 40, dtype=torch.bfloat16, device=device), 16)
     for scores, count in ((noise(2, 40, dtype=torch.float64, device=device), 3), (noise(2, 40, device=device), 17)):
         assert not takes(scores, count)
         assert all(

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from support.runs import NOTHING, busy, cells
 from support.wording import wording
 
-from specbench.report.charts.crossing import BARE, PREDICTED, crossing, crossings
+from specbench.report.charts.crossing import BARE, OTHERS, PREDICTED, crossing, crossings
 
 
 def panel(figure: Figure) -> Axes:
@@ -82,16 +82,23 @@ def test_a_crossing_is_sure_where_both_intervals_exclude_1(
 
 def test_the_picture_shows_lines_bands_and_crossings() -> None:
     frame = pd.concat(
-        [busy("jf", {1: (1.8, 2.0, 2.2), 8: (1.4, 1.5, 1.6), 16: (0.4, 0.5, 0.6)}), busy("pld", {1: 1.5, 16: 1.2})],
+        [
+            busy("jf", {1: (1.8, 2.0, 2.2), 8: (1.4, 1.5, 1.6), 16: (0.4, 0.5, 0.6)}),
+            busy("pld", {1: 1.5, 16: 1.2}),
+            busy("jf", {1: 1.9, 16: 0.4}, n=64),  # slower than the other jf at both
+        ],
         ignore_index=True,
     )
     axes = panel(crossing(frame))
     lines = {line.get_label(): points(line) for line in axes.lines}
     assert lines["jf"] == [(1, 2.0), (8, 1.5), (16, 0.5)]
     assert lines["pld"] == [(1, 1.5), (16, 1.2)]
+    assert lines[OTHERS] == [(1, 1.9), (16, 0.4)]
     assert {y for _, y in lines["AR"]} == {1.0}
     assert diamonds(axes) == [(pytest.approx(2**3.5), 1.0)]
-    assert [text.get_text() for text in axes.texts] == ["between 8 and 16"]
+    (label,) = axes.texts
+    assert label.get_text() == "between 8 and 16"
+    assert label.get_position()[0] == pytest.approx(0.7 * 11)  # up and right: AR's line passes right of the point
     (band,) = (c for c in axes.collections if isinstance(c, PolyCollection))
     corners = {(float(x), float(y)) for x, y in np.asarray(band.get_paths()[0].vertices)}
     assert {(1, 1.8), (1, 2.2), (8, 1.4), (8, 1.6), (16, 0.4), (16, 0.6)} <= corners

@@ -46,6 +46,15 @@ def test_ceilings_and_every_step_are_in_the_table() -> None:
     assert several == [["16", *expected]]
 
 
+def test_steps_left_out_are_listed_with_their_reason() -> None:
+    left = [
+        {"rows": rows, "context": 512, "slots": 1, "why": why} for rows, why in ((8, "time"), (4, "time"), (1, "model"))
+    ]
+    lines = shown(made_up_profile(left_out=left), 140).splitlines()
+    assert "Left out for lack of time (--seconds): 4, 8 rows at context 512." in lines
+    assert "Left out because the model has fewer positions: 1 row at context 512." in lines
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(1.2e-5, "0.012"), (1.23456e-3, "1.23"), (9.999e-3, "10.0"), (0.0123, "12.3"), (0.0999, "99.9"), (1.234, "1234")],

@@ -65,3 +65,9 @@ def test_at_a_moment_only_what_had_come_is_seen(found: Race) -> None:
     assert text.count("three") == 1, "pld has it, ar has not"
     assert "four" not in text
     assert wording(text)
+
+
+def test_long_lines_of_an_answer_make_no_picture_taller(found: Race) -> None:
+    file = io.StringIO()
+    Console(file=file, width=40, height=30).print(Standing(found, found.end_s))
+    assert len(file.getvalue().splitlines()) == 2 + 3 + 22  # clock, head of each lane, and answers in 30 - 8 lines

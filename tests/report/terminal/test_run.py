@@ -12,6 +12,7 @@ from support import runs
 from support.asserting import known
 
 from specbench.analysis.read import ReadRun, read_run
+from specbench.report.document import Table
 from specbench.report.gathering import read_whole_run
 from specbench.report.render.terminal import render_terminal
 from specbench.report.tables.acceptance import acceptance_table
@@ -58,6 +59,12 @@ def test_acceptance_without_a_histogram_is_shown(tmp_path: Path) -> None:
     found = known(run.summary.rows[1].acceptance).model_dump()
     changed = saying(read_run(run.path), acceptance={**found, "histogram": {}})
     assert acceptance_table(replace(run, summary=changed)).rows[-1].cells[-1].text == ""
+
+
+def test_phases_are_shown_for_the_methods_that_have_them(read: ReadRun) -> None:
+    blocks = run_report(read.run, saying(read, phases={"forward_s": 0.02}))
+    (table,) = (block for block in blocks if isinstance(block, Table) and block.name == "phases")
+    assert [row.method for row in table.rows] == ["jetspec"]
 
 
 def rated(exact: int, tie: int, lossy: int) -> dict[str, Any]:
