@@ -182,22 +182,27 @@ def test_the_share_is_that_of_batches_and_the_rest_is_learnt_as_ever(tmp_path: P
     assert all(one <= other for one, other in zip(some, shared(0.6), strict=True))  # one draw for all shares
 
 
+def two_tokens(target: Any, model: Any, asked: Sequence[Text], *how: Any) -> Any:
+    time.sleep(0.2)
+    return {text.id: [1, 2] for text in asked}
+
+
 def test_its_cost_has_the_decoding_of_own_answers_and_their_lengths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slow(target: Any, model: Any, asked: Sequence[Text], *how: Any) -> Any:
-        time.sleep(0.5)
-        return {text.id: [1, 2] for text in asked}
-
-    monkeypatch.setattr(on_policy, "own_answers", slow)
-    plain = {name: value for name, value in PARTS.items() if not name.startswith("on_policy")}
-    assert train("cllm", plain, job(tmp_path / "plain"))["cost"]["flops"] > 0
+    monkeypatch.setattr(on_policy, "own_answers", two_tokens)
     options = {**PARTS, "steps": 6, "on_policy": 1, "on_policy_every": 4}
-    card = train("cllm", options, job(tmp_path / "own", aside=1))
-    assert card["cost"]["hours"] * 3600 > 1  # two rounds
+    card = train("cllm", options, job(tmp_path, aside=1))
+    assert card["cost"]["hours"] * 3600 > 0.4  # two rounds
     assert "flops" not in card["cost"]  # no batch of texts was there to count
     seen = 12 * (5 + 2)  # two visits of 6 texts, of 5 tokens and 2 of its own
     assert (card["cost"]["tokens_seen"], [point["tokens_seen"] for point in card["curve"]]) == (seen, [0, seen])
+
+
+def test_the_cost_of_a_mix_counts_own_answers_and_given_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_policy, "own_answers", two_tokens)
+    plain = {name: value for name, value in PARTS.items() if not name.startswith("on_policy")}
+    assert train("cllm", plain, job(tmp_path / "plain"))["cost"]["flops"] > 0
     half = train("cllm", {**PARTS, "steps": 4, "on_policy_every": 4}, job(tmp_path / "half"))
     own = half["own_answers"]["answers"]
     assert 0 < own < 7  # the rest is a visit's other texts: a prompt and two streams each
