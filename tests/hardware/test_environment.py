@@ -17,7 +17,7 @@ import torch
 from support.processes import REASONS, UUID, FakeNvml
 
 from specbench.hardware import environment
-from specbench.hardware.environment import Device, Environment, capture, fingerprint, git_state, is_this_machine
+from specbench.hardware.environment import Device, Environment, alike, capture, fingerprint, git_state, is_this_machine
 from specbench.profiling.doctor import Check, doctor_checks
 
 
@@ -71,6 +71,13 @@ def test_a_captured_environment_survives_json() -> None:
     assert 1 <= captured.cpu.usable_cores <= captured.cpu.logical_cores
     assert captured.ram_bytes > 1 << 28
     assert captured.python == platform.python_version()
+
+
+def test_environments_are_alike_but_for_what_is_momentary() -> None:
+    one = capture("cpu")
+    busy = one.model_copy(update={"load_average": (9.0, 9.0, 9.0), "ram_bytes": 1})
+    assert alike(one, busy)
+    assert not alike(one, busy.model_copy(update={"platform": "another"}))
 
 
 def test_no_user_host_or_path_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
