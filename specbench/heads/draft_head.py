@@ -128,7 +128,7 @@ class Head(nn.Module):
             for name, parameter in head.named_parameters():
                 if parameter.dim() > 1:
                     nn.init.normal_(parameter, std=0.02)
-                elif name.endswith("bias"):
+                elif name.endswith(("bias", "sinks")):  # transformers leaves sinks as the memory was
                     nn.init.zeros_(parameter)
         return head
 

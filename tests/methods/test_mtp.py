@@ -25,7 +25,7 @@ from specbench.common.errors import UsageError
 from specbench.engine import graphs
 from specbench.engine.heads import head_pass
 from specbench.engine.sampler import Sampling
-from specbench.methods.mtp.head import MtpHead
+from specbench.methods.mtp.head import MtpConfig, MtpHead
 from specbench.methods.mtp.layouts import LAYOUTS
 from specbench.methods.mtp.loading import read
 from specbench.planning.methods import make_method
@@ -497,6 +497,15 @@ def test_a_missing_expert_is_named(tmp_path: Path) -> None:
     del held["model.layers.2.mlp.experts.2.up_proj.weight"]
     save_file(held, folder / "model.safetensors")
     assert "experts.2.up_proj.weight" in refusal(str(folder), model("glm4_moe"))
+
+
+def test_no_weight_of_an_untrained_layer_is_left_as_the_memory_was() -> None:
+    torch.use_deterministic_algorithms(True)  # new memory is NaN
+    try:
+        head = MtpHead.random(MtpConfig.of(supported("gpt_oss"), "deepseek", ""))  # whose layers have sinks
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(parameter.isfinite().all() for parameter in head.parameters())
 
 
 def test_a_checkpoint_without_the_layer_is_refused(tmp_path: Path) -> None:
