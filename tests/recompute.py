@@ -104,6 +104,18 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """A figure that depends on random draws: what it is with this seed can be between these with another.
+
+    Attributes:
+        least, most: the ends, as far apart as :data:`APART` allows.
+    """
+
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
 class Ratio:
     """Seconds per token of one row over those of another.
 
@@ -160,9 +172,10 @@ class Ratio:
         return self.value / half, self.value * half
 
     @property
-    def tells(self) -> float:
-        """The difference that such prompts show in four of five cases, as a share."""
-        return math.expm1((self.quantile() + NormalDist().inv_cdf(0.8)) * self.error)
+    def tells(self) -> Drawn:
+        """The difference that such prompts show in four of five cases, as a share; the interval's quantile is in it."""
+        errors = [self.quantile(apart) + NormalDist().inv_cdf(0.8) for apart in (-APART, APART)]
+        return Drawn(*(math.expm1(count * self.error) for count in errors))
 
     def has(self, low: str, high: str) -> bool:
         """Whether an interval as printed can be this one's, drawn by another seed.

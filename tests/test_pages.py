@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import recompute
-from recompute import Answer, OverBlocks, Ratio, Run
+from recompute import Answer, Drawn, OverBlocks, Ratio, Run
 
 from benchmarks import pages
 from benchmarks.pages import Asked, Block
@@ -26,7 +26,7 @@ BLOCKS = [
 ]
 
 Keep = Callable[[Answer], bool]
-Figure = float | Ratio | OverBlocks | tuple[float, float, float] | None
+Figure = float | Ratio | OverBlocks | Drawn | tuple[float, float, float] | None
 Field = Callable[[Run, str, Keep], Figure]
 #: A printed figure with its interval, or the sign for one that does not exist.
 PRINTED = re.compile(r"(-?\d+(?:,\d{3})*(?:\.\d+)?)(?:×|%| ms)?(?: [\[(]([\d.]+)(?:, | to )([\d.]+)[])])?|–")
@@ -164,6 +164,9 @@ def _agrees(quantity: Sequence[str | None], figure: Figure, asked: Asked) -> boo
     if value is None or figure is None:
         return value is figure is None
     scale = {"%": 100, "ms": 1e3}.get(asked.get("as", ""), 1)
+    if isinstance(figure, Drawn):
+        half = 0.5 * 10.0 ** -len(value.partition(".")[2]) + 1e-9
+        return scale * figure.least - half <= float(value) <= scale * figure.most + half
     numbers = (
         figure if isinstance(figure, tuple) else (figure.value if isinstance(figure, (Ratio, OverBlocks)) else figure,)
     )
