@@ -12,7 +12,7 @@ what to print, so a new figure or table needs no Python:
 ``link run=demo text="the run"``
     a link to the folder of a run
 ``picture run=demo name=across alt="…"``
-    a picture of the committed report
+    a picture of the committed report; of several runs, as in ``run=a,b``, the one they share
 ``words``
     the definitions of the report's terms
 ``stated by=FILE``
@@ -287,7 +287,8 @@ def filled(text: str, page: Path) -> str:
         elif block.kind == "show":
             inner = _shown(block.asked)
         elif block.kind == "picture":
-            name = place(block.asked["run"]).name
+            # The report names a picture of several runs after the first by name, which is the oldest.
+            name = min(place(run).name for run in block.asked["run"].split(","))
             file = ROOT / "reports" / "report_pictures" / f"{name[:16]}-{name[-8:]}-{block.asked['name']}.svg"
             inner = f"![{block.asked['alt']}]({os.path.relpath(file, page.parent)})"
         elif block.kind == "words":
