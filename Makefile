@@ -82,8 +82,10 @@ bench: $(READY)  ## ratios against other loops, in one run
 evidence: $(READY)  ## measure what pages quote, where it is not measured: ONLY=headline takes some, REPEAT=1 anew
 	$(BIN)/python -m benchmarks.evidence $(ONLY) $(if $(REPEAT),--repeat) $(if $(ANYWAY),--anyway)
 
-pages: $(READY)  ## fill the figures and tables of README, docs and the methods' pages from committed runs
+pages: $(READY)  ## fill the figures and tables of README and all pages from committed runs, and write reports/ anew
 	$(BIN)/python -m benchmarks.pages
+	$(BIN)/specbench report $$(git ls-files results | grep --invert-match -e gpu-check -e README | cut -d/ -f1,2 | sort -u) --claims
+	git add --force reports
 
 # Not a part of setup: mkdocs wants Python 3.11, and the tests need none of it.
 $(VENV)/.docs: $(READY)

@@ -243,7 +243,7 @@ def test_no_page_states_a_figure_without_its_source(page: Path) -> None:
         assert block.kind in ("value", "table", "show", "words", "link", "picture", "stated")
         assert block.kind != "stated" or (ROOT / block.asked["by"]).exists()
         if block.kind == "picture":
-            assert (page.parent / re.findall(r"\]\((.*)\)", block.printed)[0]).exists(), "run specbench report again"
+            assert (page.parent / re.findall(r"\]\((.*)\)", block.printed)[0]).exists(), "run make pages"
 
 
 @pytest.mark.parametrize("text", ["is 1.7× as fast", "takes 4 ms", "gains 18% of it", "at 1.41 [1.28, 1.56]"])
