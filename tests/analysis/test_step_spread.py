@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from support.asserting import known
-from support.runs import COMMITTED, record
+from support.runs import PIECES, record
 
 from specbench.analysis.noise import LEAST_REQUESTS, MOST_STEP_DRIFT, MOST_STEP_SPREAD, StepSpread, step_spread
 from specbench.results.folder import RunFolder
@@ -173,6 +173,6 @@ def test_with_slots_to_fill_a_share_of_full_slots_counts() -> None:
 
 
 def test_a_real_quiet_run_is_not_marked() -> None:
-    noise = next(folder for folder in COMMITTED if "-ar+ar-2-humaneval-" in folder.name)
-    found = step_spread([one.untraced() for one in RunFolder.load(noise).records() if one.method == "ar"])
+    folder = RunFolder.load(PIECES["noise"])
+    found = step_spread([one.untraced() for one in folder.records() if one.method == "ar"])
     assert not marked(known(found))

@@ -17,7 +17,6 @@ from specbench.analysis.acceptance.drafts import acceptance
 from specbench.results.request_schema import RequestRecord
 
 METHODS = ("pld", "lookahead", "recycling")
-COMMITTED = Path(__file__).parents[2] / "results"
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +72,7 @@ def test_summary_agrees_with_the_traced_trees(traced: Path, method: str) -> None
 
 @pytest.mark.parametrize("method", ["pld", "lookahead", "jf", "jetspec"])
 def test_papers_definitions_agree_with_other_code(method: str) -> None:
-    (folder,) = COMMITTED.glob("*-gsm8k-1bdde9f5")
+    folder = runs.PIECES["headline-gsm8k"]
     answers = recompute.read(folder).row(method)
     found = {each.name: each.value for each in define(records_of(folder, method), "papers") or ()}
     assert found == pytest.approx(recompute.as_papers_count(answers))
@@ -153,9 +152,8 @@ def test_vllms_definitions_equal_its_counters_replayed(traced: Path, method: str
 
 def test_vllms_own_counters_of_a_stored_run_agree() -> None:
     """vLLM wrote its counters per request; a draft had 5 tokens, and the last one perhaps fewer."""
-    (folder,) = COMMITTED.glob("*vllm-ngram*humaneval-788b1a30")
     checked = 0
-    for line in lines_of(folder, "vllm:ngram"):
+    for line in lines_of(runs.PIECES["engines"], "vllm:ngram"):
         drafts = math.ceil((line["tree_rows"] - line["target_forwards"]) / 5)
         theirs = line["measures"]["mean_acceptance_length"]
         counted = (theirs - 1) * drafts
@@ -219,8 +217,7 @@ def test_report_prints_every_tools_definitions(cli: Any, traced: Path, engine: s
 
 
 def test_definitions_need_a_run(cli: Any) -> None:
-    sweep = Path(__file__).parents[2] / "results" / "sweep-jf-gsm8k-ced422db"
-    assert "definitions" in cli.refused(2, "report", sweep, "--definitions", "vllm")
+    assert "definitions" in cli.refused(2, "report", runs.PIECES["jf-grid"], "--definitions", "vllm")
 
 
 def test_definitions_of_unknown_tools_are_refused(cli: Any, traced: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from support import runs
 
 NEWEST = "20270103T000000Z-new"
-SWEEP = "sweep-pld+jetspec-gsm8k-23e4900a"
+SWEEP = runs.PIECES["crossing"].name
 
 
 @pytest.fixture

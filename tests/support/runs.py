@@ -417,19 +417,20 @@ def requests_on_disk(folder: Path) -> list[dict[str, Any]]:
 
 RESULTS = Path(__file__).parents[2] / "results"
 
-#: Folders of it that results/README.md names. Others there are somebody's own runs, of which nothing can be expected.
-CURATED = [
-    RESULTS / name
-    for line in (RESULTS / "README.md").read_text().splitlines()
-    if line.startswith("|")
-    for name in re.findall(r"\]\(([^)/]+)\)", line)
-]
+#: Folders of it that results/README.md links to, by the name of their piece of evidence: a new measurement has another
+#: folder. What else lies there are somebody's own runs, of which nothing can be expected.
+PIECES = {
+    piece: RESULTS / folder
+    for piece, folder in re.findall(r"^\| (\S+) \|.*\]\(([^)/]+)\)", (RESULTS / "README.md").read_text(), re.MULTILINE)
+}
+
+CURATED = list(PIECES.values())
 
 #: Those of them that are runs, the oldest first.
 COMMITTED = sorted(folder for folder in CURATED if (folder / "run.json").exists())
 
 #: A run of 40 prompts and five rows: AR and ``jetspec`` with four settings.
-GSM8K = next(folder for folder in COMMITTED if "-ar+jetspec+jetspec-2+jetspec-3+jetspec-4-gsm8k-" in folder.name)
+GSM8K = PIECES["head-gsm8k"]
 
 Change = Callable[[dict[str, Any]], object]
 
