@@ -183,12 +183,11 @@ class Session:
         prepared: Prepared,
         methods: Sequence[Method] | None = None,
         *,
-        together: int | None = None,
         tokens: int = _WARM_UP_TOKENS,
     ) -> None:
         """Capture every graph, then run every method on warm-up text as long as the longest prompt."""
         longest, methods = prepared.longest, self.methods if methods is None else methods
-        requests = self.warm_up_requests(prepared, longest, tokens, together)
+        requests = self.warm_up_requests(prepared, longest, tokens)
         warm: set[str] = set()
         for temperature in prepared.temperatures:
             self.capture(longest, methods, temperature)
@@ -200,15 +199,12 @@ class Session:
                         pass
         self._states.empty()
 
-    def warm_up_requests(
-        self, prepared: Prepared, length: int, tokens: int, together: int | None = None
-    ) -> list[Request]:
-        """A warm-up prompt of up to ``length`` tokens for each sequence stepped together, answered by up to ``tokens``
-        tokens."""
+    def warm_up_requests(self, prepared: Prepared, length: int, tokens: int) -> list[Request]:
+        """A warm-up prompt of up to ``length`` tokens for each slot, answered by up to ``tokens`` tokens."""
         text = warm_up_ids(self.model, min(length, prepared.longest), prepared.ids)
         room = prepared.longest + prepared.budget - len(text)
         rule = StopRule(frozenset(), (), max(1, min(tokens, room)), self.model.decode)
-        return [Request(f"warm-up/{slot}", 0, text, rule) for slot in range(together or self.engine.slots)]
+        return [Request(f"warm-up/{slot}", 0, text, rule) for slot in range(self.engine.slots)]
 
     def capture(self, context: int, methods: Sequence[Method] | None = None, temperature: float | None = None) -> None:
         """Capture the graphs of the methods' steps for prompts of at most ``context`` tokens, if steps are captured."""
@@ -285,6 +281,7 @@ class Session:
         # They and the target refer to this session; without these cycles its memory is freed at once.
         self._runners.clear()
         self._target = None
+        self.methods, self._states = (), States(())
         self.engine.close()
         if self._gpu:
             self._gpu.close()

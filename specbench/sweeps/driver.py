@@ -202,6 +202,7 @@ class _Part:
                 self.measured.add(record)
                 progress.request(record)
         heartbeat.record(folder="")
+        self._engine = executor.report()  # the next part has an engine of its own
         if failed != gone:
             if self.folder.finished:
                 self.folder.go_on(self.folder.run)
@@ -259,7 +260,7 @@ class _Part:
                 verdicts = score_in_child(self.folder.path, self._sweep.data_dir, progress.phase)
         tuning = set(self._described.tuning)
         chosen_by = [record for record in self.records if record.prompt_id in tuning]
-        given = {"verdicts": verdicts, "lossless": graded, "engine": executor.report()}
+        given = {"verdicts": verdicts, "lossless": graded, "engine": self._engine}
         summary = summarise(RunContents.of(self.folder, config, chosen_by, **given))
         search = self._with_earlier(before.sweep.stopped if before and before.sweep else {})
         together = search.found(self.measured)

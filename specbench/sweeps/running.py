@@ -128,7 +128,8 @@ def worker(plan: SweepPlan) -> Worker:
     """Creates a worker where it runs."""
     from specbench.sweeps.worker import Worker
 
-    return Worker(expanded(plan)[0], plan.held_out)
+    resolved, grid = expanded(plan)
+    return Worker(resolved, plan.held_out, grid.concurrency)
 
 
 def workers(plan: SweepPlan, say: Callable[[str], None]) -> Executor:

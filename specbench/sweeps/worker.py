@@ -1,4 +1,4 @@
-"""A worker of a sweep: one device, the model loaded once, one engine for all configurations."""
+"""A worker of a sweep: one device, the model loaded once, one engine for all configurations at one concurrency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from specbench.decoding import Method
 from specbench.hardware import environment
 from specbench.planning import Resolved
 from specbench.results import BASELINE, RequestRecord, TaskSpec
-from specbench.runner import Monitor, Order, ProgressSink, config_of, load_models, monitoring, prepare, session_of
+from specbench.runner import (
+    Monitor,
+    Order,
+    ProgressSink,
+    Session,
+    config_of,
+    load_models,
+    monitoring,
+    prepare,
+    session_of,
+)
 from specbench.sweeps.driver import Silent
 from specbench.sweeps.messages import Conditions, Failed, Task, WorkerInfo, WorkerMessage
 from specbench.sweeps.observing import Notebook, Observer
@@ -22,19 +32,23 @@ _BRIEF_PROMPT, _BRIEF_TOKENS = 16, 4
 
 
 class Worker:
-    """Decode tasks: AR and all configurations of a task, up to the largest concurrency."""
+    """Decode tasks: AR and all configurations of a task.
 
-    def __init__(self, resolved: Resolved, held_out: int) -> None:
+    ``concurrency``: what tasks may ask for. Each has an engine of its own, for which automatic settings are chosen.
+    """
+
+    def __init__(self, resolved: Resolved, held_out: int, concurrency: Sequence[int] = ()) -> None:
         self._model, _ = load_models(resolved)
         self._prepared = prepare(resolved.plan, resolved.tasks[0], self._model, held_out)
         self._held_out = held_out
-        capacity = self._prepared.longest + self._prepared.budget
-        self._session = session_of(resolved, self._model, capacity, metered=True)
-        self._resolved = replace(resolved, methods=self._session.methods)
-        self._warm: set[tuple[int, str, object]] = set()
+        self._asked, self._concurrency = resolved, concurrency
+        self._warm: set[tuple[str, object]] = set()
+        self._resolved: Resolved
+        self._session: Session
         self._failed: dict[str, str] = {}
         self._observer: tuple[int, Observer] | None = None
         self._say: ProgressSink = Silent()
+        self._open(resolved.plan.concurrency)
 
     def listen(self, say: ProgressSink) -> None:
         """Set the receiver of messages about what a task waits for."""
@@ -45,13 +59,18 @@ class Worker:
         ids = list(self._prepared.prompts)
         split = len(ids) - self._held_out
         captured = environment.capture(str(self._model.model.device))
+        config = config_of(self._resolved, self._model, self._prepared, captured, self._session.engine.code.linears)
+        times = dict(self._session.calibration.used)
+        for count in self._concurrency if times else ():
+            self._engine_of(count)
+            times |= self._session.calibration.used
         return WorkerInfo(
-            config_of(self._resolved, self._model, self._prepared, captured, self._session.engine.code.linears),
+            config,
             captured.model_dump(mode="json"),
             tuple(ids[:split]),
             tuple(ids[split:]),
             {prompt_id: prompt.turns for prompt_id, prompt in self._prepared.prompts.items()},
-            dict(self._session.calibration.used),
+            times,
         )
 
     def decode(self, task: Task) -> Iterator[WorkerMessage]:
@@ -59,6 +78,7 @@ class Worker:
 
         A configuration whose method fails is reported and not tried again; a PluginFault of AR ends the worker.
         """
+        self._engine_of(task.concurrency)
         self._session.calibrate(task.times)
         self._resolved = replace(self._resolved, methods=self._session.methods)
         if task.asked:
@@ -74,7 +94,7 @@ class Worker:
                 observer.before(number)
             try:
                 with step_timeout(resolved.plan.step_timeout):
-                    for record in self._session.decode(method, requests, number, task.concurrency):
+                    for record in self._session.decode(method, requests, number):
                         order.add(record)
                         yield record
             except PluginFault as fault:
@@ -112,6 +132,25 @@ class Worker:
             self._observer[1].close()
         self._session.close()
 
+    def _engine_of(self, concurrency: int) -> None:
+        """Open the engine for so many sequences unless it is open."""
+        if self._session.engine.slots == concurrency:
+            return
+        if self._observer:
+            self._observer[1].close()
+            self._observer = None
+        self._session.close()
+        self._resolved = self._asked  # the prepared methods hold heads and draft models
+        self._open(concurrency)
+
+    def _open(self, concurrency: int) -> None:
+        plan = self._asked.plan.model_copy(update={"concurrency": concurrency})
+        asked = replace(self._asked, plan=plan)
+        capacity = self._prepared.longest + self._prepared.budget
+        self._session = session_of(asked, self._model, capacity, metered=True)
+        self._resolved = replace(asked, methods=self._session.methods)
+        self._warm.clear()
+
     def _observing(self, task: Task) -> Observer | None:
         """The monitor of a task's part; a task of another part ends the monitor of the part before."""
         if task.conditions is None:
@@ -139,7 +178,7 @@ class Worker:
     def _warmed(self, task: Task) -> Resolved:
         """The plan of a task's configurations after the warm-up; those that fail are left out."""
         while True:
-            resolved = self._of(task.concurrency, task.labels)
+            resolved = self._of(task.labels)
             try:
                 with step_timeout(resolved.plan.step_timeout):
                     self._warm_up(resolved)
@@ -148,39 +187,38 @@ class Worker:
             else:
                 return resolved
 
-    def _of(self, concurrency: int, labels: Sequence[str]) -> Resolved:
+    def _of(self, labels: Sequence[str]) -> Resolved:
         wanted = set(labels) - self._failed.keys()
-        methods = tuple(method for method in self._resolved.methods if method.label in wanted)
-        plan = self._resolved.plan.model_copy(update={"concurrency": concurrency})
-        return replace(self._resolved, plan=plan, methods=methods)
+        return replace(
+            self._resolved, methods=tuple(method for method in self._resolved.methods if method.label in wanted)
+        )
 
     def _warm_up(self, resolved: Resolved) -> None:
         """Warm up each method's widest tree on a long prompt, then every width briefly if first steps are expensive.
 
         A method's own models may capture work per configuration, so with those every configuration is warmed up.
         """
-        together = resolved.plan.concurrency
-        fresh: dict[tuple[int, str, object], Method] = {}
+        fresh: dict[tuple[str, object], Method] = {}
         for method in sorted(resolved.methods, key=lambda method: -method.max_rows):
             kind = method.max_rows if method.shared is None else method.label
-            key = (together, method.name, kind)
+            key = (method.name, kind)
             if key not in self._warm:
                 fresh.setdefault(key, method)
-        known = {name for concurrency, name, _ in self._warm if concurrency == together}
+        known = {name for name, _ in self._warm}
         widest: dict[str, Method] = {}
         for method in fresh.values():
             if method.name not in known:
                 widest.setdefault(method.name, method)
         session = self._session
         if widest:
-            session.warm_up(self._prepared, list(widest.values()), together=together, tokens=_BRIEF_TOKENS)
-        requests = session.warm_up_requests(self._prepared, _BRIEF_PROMPT, _BRIEF_TOKENS, together)
+            session.warm_up(self._prepared, list(widest.values()), tokens=_BRIEF_TOKENS)
+        requests = session.warm_up_requests(self._prepared, _BRIEF_PROMPT, _BRIEF_TOKENS)
         for temperature in self._prepared.temperatures if fresh else ():
             for method in fresh.values():
                 costs = session.engine.first_steps_cost or method.shared is not None
                 if method in widest.values() or not costs:
                     continue
                 session.capture(self._prepared.longest, [method], temperature)
-                for _ in session.decode(method, [replace(r, temperature=temperature) for r in requests], 0, together):
+                for _ in session.decode(method, [replace(r, temperature=temperature) for r in requests]):
                     pass
         self._warm |= fresh.keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -66,3 +67,35 @@ def test_a_run_that_was_broken_off_goes_on_by_the_times_that_it_began_with(cli: 
     cli.ok(*COMMAND, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == [folder]
     assert trees(folder) == trees(whole)
+
+
+def test_each_concurrency_of_a_sweep_has_trees_of_its_own_size(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = {1: 0.0, 4: 1000.0}  # seconds of a further row, by the number of sequences
+
+    def seconds(engine: Engine, most: int, sequences: int, *_: int) -> list[tuple[int, float]]:
+        return [(rows, 1.0 + costs[sequences] * (rows - 1)) for rows in (1, 2, 4, 8, 16) if rows <= most]
+
+    monkeypatch.setattr(Engine, "step_seconds", seconds)
+    out = tmp_path / "sweeps"
+    command = (
+        *("sweep", "--model", "config:tiny", "--method", "jetspec", "--head", "random", "--set", "jetspec.tree=auto"),
+        *("--grid", "concurrency=1,4", "--limit", 8, "--max-new-tokens", 12, "--no-score", "--out", out),
+    )
+
+    def rows() -> list[float]:
+        (folder,) = out.iterdir()
+        return [runs.rows_on_disk(folder / part)["jetspec"]["rows_per_step"] for part in ("c1", "c4")]
+
+    cli.ok(*command)
+    one, four = rows()
+    assert one > 8
+    assert four == 1
+    # A sweep that goes on keeps the times that it began with, though steps take other times now.
+    (folder,) = out.iterdir()
+    for path in (folder / "c4", tmp_path / "cache"):
+        shutil.rmtree(path)
+    costs[4] = 0.0
+    cli.ok(*command)
+    assert rows() == [one, four]
