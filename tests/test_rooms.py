@@ -42,7 +42,7 @@ BUDGETS = {
     "report": 11215,  # tables with two axes, reproductions; acceptance, waiting times, users; load; texts of models
     "results": 3860,  # campaigns; acceptance, percentiles, figures by length; logit processors; three other tools; load
     "runner": 5450,  # a judge of several runs; kept prefixes, grown prompts; open-loop load; masked blocks
-    "sweeps": 3075,  # campaigns; curves over the draft length
+    "sweeps": 3096,  # campaigns; curves over the draft length; an engine for each concurrency
     "training": 6530,  # masks of block diffusion; a trained head is trained on
 }
 

@@ -12,17 +12,7 @@ from specbench.decoding import Method
 from specbench.hardware import environment
 from specbench.planning import Resolved
 from specbench.results import BASELINE, RequestRecord, TaskSpec
-from specbench.runner import (
-    Monitor,
-    Order,
-    ProgressSink,
-    Session,
-    config_of,
-    load_models,
-    monitoring,
-    prepare,
-    session_of,
-)
+from specbench.runner import Monitor, Order, ProgressSink, config_of, load_models, monitoring, prepare, session_of
 from specbench.sweeps.driver import Silent
 from specbench.sweeps.messages import Conditions, Failed, Task, WorkerInfo, WorkerMessage
 from specbench.sweeps.observing import Notebook, Observer
@@ -42,13 +32,13 @@ class Worker:
         self._prepared = prepare(resolved.plan, resolved.tasks[0], self._model, held_out)
         self._held_out = held_out
         self._asked, self._concurrency = resolved, concurrency
+        self._capacity = self._prepared.longest + self._prepared.budget
+        self._session = session_of(resolved, self._model, self._capacity, metered=True)
+        self._resolved = replace(resolved, methods=self._session.methods)
         self._warm: set[tuple[str, object]] = set()
-        self._resolved: Resolved
-        self._session: Session
         self._failed: dict[str, str] = {}
         self._observer: tuple[int, Observer] | None = None
         self._say: ProgressSink = Silent()
-        self._open(resolved.plan.concurrency)
 
     def listen(self, say: ProgressSink) -> None:
         """Set the receiver of messages about what a task waits for."""
@@ -140,15 +130,10 @@ class Worker:
             self._observer[1].close()
             self._observer = None
         self._session.close()
-        self._resolved = self._asked  # the prepared methods hold heads and draft models
-        self._open(concurrency)
-
-    def _open(self, concurrency: int) -> None:
         plan = self._asked.plan.model_copy(update={"concurrency": concurrency})
-        asked = replace(self._asked, plan=plan)
-        capacity = self._prepared.longest + self._prepared.budget
-        self._session = session_of(asked, self._model, capacity, metered=True)
-        self._resolved = replace(asked, methods=self._session.methods)
+        self._resolved = replace(self._asked, plan=plan)  # prepared methods would keep their heads and draft models
+        self._session = session_of(self._resolved, self._model, self._capacity, metered=True)
+        self._resolved = replace(self._resolved, methods=self._session.methods)
         self._warm.clear()
 
     def _observing(self, task: Task) -> Observer | None:

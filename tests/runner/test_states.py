@@ -189,8 +189,8 @@ def test_times_that_change_nothing_do_not_empty_a_row(model: Any) -> None:
         assert found(records) == {"p5": [], "p6": [5]}, "nothing is prepared anew, and nothing is forgotten"
         session.calibrate({"steps": times})
         records += session.decode(session.methods[0], asked(7))
+        assert session.methods[0].shared == [(1, 0.5)]
     assert [record.place for record in records] == [1, 2, 1], "it is another method from here on"
-    assert session.methods[0].shared == [(1, 0.5)]
 
 
 def answered(label: str, *prompts: int, repeat: int = 0) -> list[RequestRecord]:
