@@ -182,7 +182,6 @@ class Session:
         self,
         prepared: Prepared,
         methods: Sequence[Method] | None = None,
-        *,
         tokens: int = _WARM_UP_TOKENS,
     ) -> None:
         """Capture every graph, then run every method on warm-up text as long as the longest prompt."""

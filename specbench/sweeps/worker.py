@@ -27,7 +27,7 @@ class Worker:
     ``concurrency``: what tasks may ask for. Each has an engine of its own, for which automatic settings are chosen.
     """
 
-    def __init__(self, resolved: Resolved, held_out: int, concurrency: Sequence[int] = ()) -> None:
+    def __init__(self, resolved: Resolved, held_out: int, concurrency: Sequence[int]) -> None:
         self._model, _ = load_models(resolved)
         self._prepared = prepare(resolved.plan, resolved.tasks[0], self._model, held_out)
         self._held_out = held_out
@@ -45,7 +45,7 @@ class Worker:
         self._say = say
 
     def describe(self) -> WorkerInfo:
-        """The common configuration of the workers."""
+        """The common configuration of the workers, with the times of automatic settings at every concurrency."""
         ids = list(self._prepared.prompts)
         split = len(ids) - self._held_out
         captured = environment.capture(str(self._model.model.device))

@@ -1,4 +1,4 @@
-"""Automatic settings: two runs of one command draft the same trees, and so does one that was interrupted."""
+"""Automatic settings: the same in two runs of one command and in an interrupted one; a concurrency has its own."""
 
 from __future__ import annotations
 
