@@ -200,10 +200,12 @@ class OverBlocks:
     Attributes:
         blocks: values of each block's requests.
         of: the figure of some values.
+        share: whether it is a share of requests. The interval of 0 or 1 is Wilson's, as if each block were one request.
     """
 
     blocks: list[Floats]
     of: Callable[[Floats], float]
+    share: bool = False
 
     @property
     def value(self) -> float:
@@ -221,6 +223,9 @@ class OverBlocks:
         return np.array([self.of(np.concatenate([self.blocks[at] for at in draw])) for draw in picked])
 
     def _end(self, share: float, apart: float = 0.0) -> float:
+        if self.share and self.value in (0.0, 1.0):
+            _, low, high = wilson(round(self.value * len(self.blocks)), len(self.blocks))
+            return low if share < 0.5 else high
         error = math.sqrt(share * (1 - share) * (1 / 4000 + 1 / 2000))
         return float(np.quantile(self._draws, min(max(share + apart * error, 0.0), 1.0)))
 
@@ -319,7 +324,7 @@ class Run:
             times = {"ttft": answer["ttft_s"], "tpot": each, "latency": answer["latency_s"]}
             return float(all(times[name] <= most for name, most in slo.items()))
 
-        return OverBlocks(self.blocks(label, at, met), lambda values: float(values.mean()))
+        return OverBlocks(self.blocks(label, at, met), lambda values: float(values.mean()), share=True)
 
     def median_latency(self, label: str, at: int) -> OverBlocks:
         """Median seconds from arrival to the last token at a rate."""

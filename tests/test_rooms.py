@@ -31,7 +31,7 @@ BUDGETS = {
     "cli": 3715,  # campaigns, reproduce; check-run, acceptance curves, logit processors; imports; engines' modes
     "common": 3080,  # a data file of one object; lines to a child that does not read
     "decoding": 2365,  # decoders that fill masked blocks
-    "engine": 11780,  # recurrent layers; logit processors, grammars; heads in C++; passes over masked positions
+    "engine": 11790,  # recurrent layers; logit processors, grammars; heads in C++; passes over masked positions
     "evals": 5300,  # recorded conversations; ShareGPT's, which training read too; a base that three tasks had each
     "heads": 1840,
     "hardware": 1705,  # counted experts
@@ -39,9 +39,9 @@ BUDGETS = {
     "planning": 1945,  # logit processors, grammar files; lengths of contexts; rates; refusals for masked blocks
     "profiling": 1135,  # counted experts
     "quality": 810,
-    "report": 11215,  # tables with two axes, reproductions; acceptance, waiting times, users; load; texts of models
+    "report": 11220,  # tables with two axes, reproductions; acceptance, waiting times, users; load; texts of models
     "results": 3860,  # campaigns; acceptance, percentiles, figures by length; logit processors; three other tools; load
-    "runner": 5450,  # a judge of several runs; kept prefixes, grown prompts; open-loop load; masked blocks
+    "runner": 5480,  # a judge of several runs; kept prefixes, grown prompts; open-loop load; masked blocks; slow times
     "sweeps": 3096,  # campaigns; curves over the draft length; an engine for each concurrency
     "training": 6530,  # masks of block diffusion; a trained head is trained on
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,6 +28,7 @@ from specbench.engine.stepper import EagerStepper, GraphStepper
 _FEW = 16
 _LATER = {"probabilities": False, "acceptance": None}  # values of kinds in reports of older versions
 _REPLAYS, _EAGER_STEPS = 9, 5  # repetitions of a timed step; the median counts
+_TURNS, _TURNS_S = 5, 5.0  # turns of timing eager steps of all sizes, and seconds after which no other begins
 
 
 class Tuner:
@@ -206,21 +208,28 @@ class Tuner:
 
 
 def eager_step_seconds(stepper: EagerStepper, max_rows: int, sequences: int, context: int) -> list[tuple[int, float]]:
-    """Measured (rows, seconds) of eager steps of some sequences after ``context`` tokens; needs as many free slots."""
-    curve, slots = [], stepper.slots
+    """Measured (rows, seconds) of eager steps of some sequences after ``context`` tokens; needs as many free slots.
+
+    All sizes are timed in turns, and the shortest time of each counts: other processes may take memory bandwidth for
+    seconds, which slows steps of few rows most.
+    """
+    shortest, slots, until = dict[int, float](), stepper.slots, time.perf_counter() + _TURNS_S
     with ExitStack() as borrowed:
         taken = [borrowed.enter_context(slots.assumed(context)) for _ in range(sequences)]
-        for bucket in buckets_to(max_rows):
-            tree = TokenTree.chain([0] * min(bucket, max_rows))
-            kind = stepper.kind(*stepper.attentions.of([tree]))
+        for turn in range(_TURNS):
+            if turn and time.perf_counter() > until:
+                break
+            for bucket in buckets_to(max_rows):
+                tree = TokenTree.chain([0] * min(bucket, max_rows))
+                kind = stepper.kind(*stepper.attentions.of([tree]))
 
-            def step(tree: TokenTree = tree, kind: StepKind = kind) -> None:
-                stepper.run(pack.Batch.of(dict.fromkeys(taken, tree)), kind)
-                for slot in taken:
-                    slots.rewind(slot, context)
+                def step(tree: TokenTree = tree, kind: StepKind = kind) -> None:
+                    stepper.run(pack.Batch.of(dict.fromkeys(taken, tree)), kind)
+                    for slot in taken:
+                        slots.rewind(slot, context)
 
-            curve.append((bucket, median_seconds(step, _EAGER_STEPS)))
-    return curve
+                shortest[bucket] = min(median_seconds(step, _EAGER_STEPS), shortest.get(bucket, math.inf))
+    return [*shortest.items()]
 
 
 def buckets_to(max_rows: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from statistics import median
 from typing import Any, Protocol
 
 from specbench.analysis import RunContents, plain_of, read_config, same_precision, summarise
@@ -39,6 +40,10 @@ from specbench.runner.prompts import Prepared
 from specbench.runner.session import Session, session_of
 from specbench.runner.setup.request_state import broken_off, cut_conversations, torn_blocks
 from specbench.runner.setup.threads import as_before
+
+#: A one-row step was slow before the run if it took this many times as long as in the run. Runs on quiet machines have
+#: 0.85 to 1.2; one had 1.5, whose times were measured while memory gave half of its bandwidth.
+SLOW = 1.25
 
 
 class Progress(Protocol):
@@ -132,7 +137,7 @@ def run_task(
                 rate_branches(sessions[0].engine, prepared, own_rows, folder.path, progress.note)
                 if config.task.metric and not resolved.plan.no_score:
                     verdicts = score_in_child(folder.path, resolved.plan.data_dir, progress.phase)
-            engine = sessions[0].report()
+            engine = sessions[0].report() | _slow_times(resolved, sessions[0], records)
             engine[MEMORY] = {label: held for session in sessions for label, held in session.report()[MEMORY].items()}
             given = {"verdicts": verdicts, "lossless": graded, "engine": engine, "over_own": over_own}
             folder.finish(summarise(RunContents.of(folder, config, records, **given)))
@@ -216,6 +221,23 @@ def _calibrated(resolved: Resolved, sessions: Sequence[Session], folder: RunFold
         folder.write(TIMES, used)
     ready = {method.label: method for session in sessions for method in session.methods}
     return replace(resolved, methods=tuple(ready[method.label] for method in resolved.methods))
+
+
+def _slow_times(resolved: Resolved, session: Session, records: Sequence[RequestRecord]) -> dict[str, Any]:
+    """Seconds of a one-row step, as automatic settings have them and in the run, if something slowed the former.
+
+    Steps of few rows, which are bound by memory, then look nearly as slow as steps of many, and trees get too many
+    rows. The next run measures such times again.
+    """
+    plain = [r.decode_s / r.target_forwards for r in records if r.method == BASELINE and r.target_forwards]
+    if not plain or resolved.plan.concurrency > 1:
+        return {}
+    used = session.calibration.used
+    slow = {what: each.times[0][1] for what, each in used.items() if isinstance(each.times, list)}
+    slow = {what: seconds for what, seconds in slow.items() if seconds > SLOW * median(plain)}
+    for what in slow:
+        session.calibration.forget(what)
+    return {"slow_times": {"before_s": max(slow.values()), "run_s": median(plain)}} if slow else {}
 
 
 def _decode(

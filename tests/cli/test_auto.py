@@ -28,7 +28,7 @@ def _another_machine_at_every_look(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     def seconds(engine: Engine, most: int, *_: int) -> list[tuple[int, float]]:
         dear = 1000.0 ** next(looks)
-        return [(rows, 1.0 + dear * (rows - 1) ** 2 / 1000) for rows in (1, 2, 4, 8, 16, 32, 64) if rows <= most]
+        return [(rows, 1e-4 + dear * (rows - 1) ** 2 * 1e-7) for rows in (1, 2, 4, 8, 16, 32, 64) if rows <= most]
 
     monkeypatch.setattr(Engine, "step_seconds", seconds)
 
@@ -67,6 +67,20 @@ def test_a_run_that_was_broken_off_goes_on_by_the_times_that_it_began_with(cli: 
     cli.ok(*COMMAND, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == [folder]
     assert trees(folder) == trees(whole)
+
+
+def test_step_times_far_above_the_runs_own_are_said_and_measured_again(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curves = iter([[(rows, one_row * rows) for rows in (1, 64)] for one_row in (1.0, 1e-5)])
+    monkeypatch.setattr(Engine, "step_seconds", lambda *_: next(curves))
+    said = [" ".join(cli.ok(*COMMAND, tmp_path / name, columns=200).out.split()) for name in ("disturbed", "quiet")]
+    disturbed, quiet = (
+        runs.summary_on_disk(next((tmp_path / name).iterdir()))["engine"] for name in ("disturbed", "quiet")
+    )
+    assert disturbed["slow_times"]["before_s"] == 1.0 > 1.25 * disturbed["slow_times"]["run_s"] > 0
+    assert "slow_times" not in quiet
+    assert ["1000.0 ms before the run" in text for text in said] == [True, False]
 
 
 def test_each_concurrency_of_a_sweep_has_trees_of_its_own_size(

@@ -119,7 +119,7 @@ HARMS: list[Callable[[Path], Any]] = [
     lambda folder: (folder / "adapter_config.json").write_text("{"),
     lambda folder: _rename_base(folder, None),
     lambda folder: _rename_base(folder, "smollm2-13m"),
-    lambda folder: _rename_base(folder, str(folder)),
+    lambda folder: _rename_base(folder, f"{folder}{40 * '/.'}"),  # so long that the message cuts it everywhere
 ]
 
 

@@ -71,3 +71,16 @@ def test_what_a_run_began_with_comes_before_what_is_stored(tmp_path: Path, take:
     assert not mine.take(began)
     assert mine.once("steps", take, True) == [(1, 7.0)]
     assert mine.used == began
+
+
+def test_forgotten_times_are_taken_again_unless_others_are_stored_by_now(tmp_path: Path, take: Any) -> None:
+    first, second = Calibration(OF, tmp_path), Calibration(OF, tmp_path)
+    assert first.once("steps", take, True) == second.once("steps", take, True) == [(1, 0.1), (4, 0.5)]
+    first.once("others", lambda: 0.25)
+    first.forget("steps")
+    assert first.once("steps", take, True) == [(1, 0.1), (4, 0.5)], "a run keeps its own"
+    later = Calibration(OF, tmp_path)
+    assert later.once("steps", take, True) == [(1, 0.2), (4, 0.5)]
+    assert later.once("others", lambda: 0.5) == 0.25
+    second.forget("steps")
+    assert Calibration(OF, tmp_path).once("steps", take, True) == [(1, 0.2), (4, 0.5)]

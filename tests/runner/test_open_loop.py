@@ -6,9 +6,12 @@ import itertools
 import os
 import random
 import resource
+import selectors
+import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any
@@ -249,10 +252,35 @@ def test_a_failing_server_is_one_sentence_with_its_row(how: str) -> None:
         assert "\n" not in str(fault.value)
 
 
+def bare_share(url: str, requests: int, rate: float) -> float:
+    """Share of a core that sending requests at this rate takes if answers are only read to their end."""
+    asked = b'POST / HTTP/1.1\r\nContent-Length: 17\r\n\r\n{"max_tokens": 8}'
+    where, idle = ("127.0.0.1", int(url.rsplit(":")[-1])), list[socket.socket]()
+    began, used = time.monotonic(), time.process_time()
+    with selectors.DefaultSelector() as selector, ExitStack() as opened:
+        sent = ended = 0
+        while ended < requests:
+            wait = began + sent / rate - time.monotonic() if sent < requests else None
+            if wait is not None and wait <= 0:
+                if not idle:
+                    idle.append(opened.enter_context(socket.create_connection(where)))
+                    selector.register(idle[-1], selectors.EVENT_READ)
+                idle.pop().sendall(asked)
+                sent += 1
+                continue
+            for key, _ in selector.select(wait):
+                free: Any = key.fileobj
+                if free.recv(1 << 16).endswith(b"\r\n0\r\n\r\n"):
+                    idle.append(free)
+                    ended += 1
+    return (time.process_time() - used) / (time.monotonic() - began)
+
+
 @pytest.mark.slow
 def test_the_client_is_light_and_its_memory_flat() -> None:
     per_block, rate = 1000, 100.0
     with load_server(events=8, gap=0.01) as server, external(server) as row:
+        bare = bare_share(server.url, per_block, rate)
         row.start()
         sizes, began, used = [], time.monotonic(), time.process_time()
         for block in range(20):
@@ -265,8 +293,7 @@ def test_the_client_is_light_and_its_memory_flat() -> None:
         spent = time.process_time() - used
         share = spent / (time.monotonic() - began)
     assert sizes[-1] - sizes[2] < 8 << 20
-    # Measured: 0.08 to 0.11 on two virtual cores, where a bare epoll loop takes 0.04. The aim is 0.05.
-    assert share < 0.12
+    assert share < 4 * bare, (share, bare)
 
 
 def test_arrivals_come_in_order() -> None:

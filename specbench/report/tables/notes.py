@@ -81,6 +81,10 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
                 f"{name(row)}: auto settings, chosen from step times measured before the run: "
                 f"{number(row.rows_per_step, 1)} rows per tree on average."
             )
+            if slow := summary.engine.get("slow_times"):
+                times = f"{1e3 * slow['before_s']:.1f} ms before the run and {1e3 * slow['run_s']:.1f} ms in it"
+                line = f"{name(row)}: its trees may be too large, for a step of one row took {times}"
+                found.append(Note.ranked(MISLEADING, f"{line}; --again runs it with step times measured anew."))
         parts = ""  # for engines that do not report their forwards
         if row.tokens_per_forward is not None and row.step_ratio is not None:
             parts = f" = {row.tokens_per_forward:.2f} TPF × {row.step_ratio:.2f} step-time ratio"

@@ -1,7 +1,7 @@
 """Measure the times for automatic settings once on a machine, and use them in every later run.
 
 They are stored under ``$XDG_CACHE_HOME/specbench/times``, keyed by everything that they depend on. A run keeps the
-times that it used in its own folder, for when it is resumed.
+times that it used in its own folder, for when it is resumed. Times that turn out to be slow are measured again.
 """
 
 from __future__ import annotations
@@ -66,6 +66,13 @@ class Calibration:
         self.used = {what: known.get(what, used) for what, used in self.used.items()}
         return changed
 
+    def forget(self, what: str) -> None:
+        """Let the next run measure the times ``what`` again, unless others than those used here are stored by now."""
+        stored = self._stored()
+        if stored.get(what) == self.used[what]:
+            del stored[what]
+            self._write(stored)
+
     def _stored(self) -> dict[str, StoredTimes]:
         if self._place is None:
             return {}
@@ -76,21 +83,21 @@ class Calibration:
         return found.times if found.of == self._of else {}
 
     def _store(self, what: str, times: Any) -> StoredTimes:
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        made = StoredTimes(times=times, measured_utc=now)
-        if self._place is not None:
-            # Times stored meanwhile by another process win. Without write access there is no cache.
-            stored = self._stored()
-            meanwhile = stored.get(what)
-            if meanwhile is None or meanwhile.by_rows != made.by_rows:
-                stored[what] = made
-            known = stored
-            with suppress(OSError, EnvironmentRefused):
-                self._place.parent.mkdir(parents=True, exist_ok=True)
-                written = {name: each.model_dump(mode="json") for name, each in known.items()}
-                write_json_atomic(self._place, {"of": self._of, "times": written})
-            made = known[what]
+        made = StoredTimes(times=times, measured_utc=datetime.now(timezone.utc).isoformat(timespec="seconds"))
+        stored = self._stored()
+        meanwhile = stored.get(what)
+        if meanwhile is not None and meanwhile.by_rows == made.by_rows:
+            return meanwhile  # times stored meanwhile by another process win
+        self._write({**stored, what: made})
         return made
+
+    def _write(self, times: Mapping[str, StoredTimes]) -> None:
+        if self._place is None:
+            return
+        with suppress(OSError, EnvironmentRefused):  # without write access there is no cache
+            self._place.parent.mkdir(parents=True, exist_ok=True)
+            written = {name: each.model_dump(mode="json") for name, each in times.items()}
+            write_json_atomic(self._place, {"of": self._of, "times": written})
 
 
 def _digest(of: Mapping[str, Any]) -> str:
