@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import random
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,9 @@ def only(out: Path) -> Path:
 
 
 def requests_in(out: Path) -> int:
-    return sum(len(file.read_text().splitlines()) for file in out.rglob("requests.jsonl"))
+    while True:
+        with suppress(FileNotFoundError):  # a folder gets its final name while it is looked into
+            return sum(len(file.read_text().splitlines()) for file in out.rglob("requests.jsonl"))
 
 
 def more_than(out: Path, least: int) -> bool:
