@@ -137,7 +137,7 @@ def run_task(
                 rate_branches(sessions[0].engine, prepared, own_rows, folder.path, progress.note)
                 if config.task.metric and not resolved.plan.no_score:
                     verdicts = score_in_child(folder.path, resolved.plan.data_dir, progress.phase)
-            engine = sessions[0].report() | _slow_times(resolved, sessions[0], records)
+            engine = sessions[0].report() | slow_times(resolved, sessions[0], records)
             engine[MEMORY] = {label: held for session in sessions for label, held in session.report()[MEMORY].items()}
             given = {"verdicts": verdicts, "lossless": graded, "engine": engine, "over_own": over_own}
             folder.finish(summarise(RunContents.of(folder, config, records, **given)))
@@ -223,18 +223,18 @@ def _calibrated(resolved: Resolved, sessions: Sequence[Session], folder: RunFold
     return replace(resolved, methods=tuple(ready[method.label] for method in resolved.methods))
 
 
-def _slow_times(resolved: Resolved, session: Session, records: Sequence[RequestRecord]) -> dict[str, Any]:
+def slow_times(resolved: Resolved, session: Session, records: Sequence[RequestRecord]) -> dict[str, Any]:
     """Seconds of a one-row step, as automatic settings have them and in the run, if something slowed the former.
 
     Steps of few rows, which are bound by memory, then look nearly as slow as steps of many, and trees get too many
-    rows. The next run measures such times again.
+    rows. The next run measures such times again. Steps after longer texts rightly take longer and are not looked at.
     """
     plain = [r.decode_s / r.target_forwards for r in records if r.method == BASELINE and r.target_forwards]
     if not plain or resolved.plan.concurrency > 1:
         return {}
-    used = session.calibration.used
-    slow = {what: each.times[0][1] for what, each in used.items() if isinstance(each.times, list)}
-    slow = {what: seconds for what, seconds in slow.items() if seconds > SLOW * median(plain)}
+    used, usual = session.calibration.used, f"after {session.engine.calibration_context} tokens"
+    one_row = {what: each.times[0][1] for what, each in used.items() if isinstance(each.times, list)}
+    slow = {what: s for what, s in one_row.items() if what.endswith(usual) and s > SLOW * median(plain)}
     for what in slow:
         session.calibration.forget(what)
     return {"slow_times": {"before_s": max(slow.values()), "run_s": median(plain)}} if slow else {}

@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from specbench.results.calibration import StoredTimes
+from specbench.runner.run_task import slow_times
 from specbench.runner.setup.calibration import Calibration
 
 OF = {"model": "m", "machine": "here"}
@@ -84,3 +86,21 @@ def test_forgotten_times_are_taken_again_unless_others_are_stored_by_now(tmp_pat
     assert later.once("others", lambda: 0.5) == 0.25
     second.forget("steps")
     assert Calibration(OF, tmp_path).once("steps", take, True) == [(1, 0.2), (4, 0.5)]
+
+
+@pytest.mark.parametrize(("context", "concurrency", "seconds", "slow"), [
+    (512, 1, 0.13, True), (512, 1, 0.12, False), (4096, 1, 0.13, False), (512, 2, 0.13, False),
+])  # fmt: skip
+def test_only_times_after_the_usual_context_are_held_to_ars_steps(
+    tmp_path: Path, context: int, concurrency: int, seconds: float, slow: bool
+) -> None:
+    calibration: Any = Calibration(OF, tmp_path)
+    what = f"steps of up to 4 rows after {context} tokens"
+    calibration.once(what, lambda: [(1, seconds), (4, 0.5)], True)
+    session: Any = SimpleNamespace(calibration=calibration, engine=SimpleNamespace(calibration_context=512))
+    resolved: Any = SimpleNamespace(plan=SimpleNamespace(concurrency=concurrency))
+    plain: Any = [SimpleNamespace(method="ar", decode_s=0.1 * steps, target_forwards=steps) for steps in (0, 3, 4, 5)]
+    found = slow_times(resolved, session, plain)
+    assert found == ({"slow_times": {"before_s": seconds, "run_s": pytest.approx(0.1)}} if slow else {})
+    again = Calibration(OF, tmp_path).once(what, lambda: [(1, 7.0)], True)
+    assert again == ([(1, 7.0)] if slow else [(1, seconds), (4, 0.5)])
