@@ -41,8 +41,8 @@ from specbench.runner.session import Session, session_of
 from specbench.runner.setup.request_state import broken_off, cut_conversations, torn_blocks
 from specbench.runner.setup.threads import as_before
 
-#: A one-row step was slow before the run if it took this many times as long as in the run. Runs on quiet machines have
-#: 0.85 to 1.2; one had 1.5, whose times were measured while memory gave half of its bandwidth.
+#: A one-row step was slow before the run if it took this many times as long as in the run. Committed runs of one
+#: sequence have 0.85 to 1.2, but one 1.3; one whose times were measured while memory gave half its bandwidth had 1.5.
 SLOW = 1.25
 
 
