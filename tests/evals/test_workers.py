@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,6 +63,15 @@ def test_what_is_no_answer_ends_the_worker(workers: Workers, text: str) -> None:
 
 def test_memory_has_a_limit(workers: Workers) -> None:
     assert workers.ask({"do": "fill"}, 30) == {"error": "MemoryError"}
+
+
+def test_a_hard_limit_of_cpu_time_is_no_obstacle(workers: Workers) -> None:
+    """``ulimit -t`` sets one, and so do login nodes of clusters: less than the time that a job may take."""
+    worker = _Worker(workers.module)
+    resource.prlimit(worker.process.pid, resource.RLIMIT_CPU, (50, 50))
+    assert worker.ask({"do": "a", "wall_s": 100}, 100)["echo"] == "a"
+    assert resource.prlimit(worker.process.pid, resource.RLIMIT_CPU) == (50, 50)
+    worker.kill()
 
 
 def test_stopping_all_ends_a_job_and_idle_workers(workers: Workers) -> None:

@@ -129,8 +129,7 @@ def serve(prepare: Callable[[], Callable[[Job], Job]]) -> None:
             ``{"error": its name}``.
     """
     say = replies()
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY if most == resource.RLIM_INFINITY else min(_MEMORY, most), most))
+    _limit(resource.RLIMIT_AS, _MEMORY)
     try:
         handle = prepare()
     except Exception as error:
@@ -149,6 +148,11 @@ def serve(prepare: Callable[[], Callable[[Job], Job]]) -> None:
 
 def _end_within(wall_s: float) -> None:
     """Ask the kernel to kill this process when the parent dies: a hung worker never notices a closed pipe."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    _, most = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + wall_s) + 2, most))
+    user, system, *_ = resource.getrusage(resource.RUSAGE_SELF)
+    _limit(resource.RLIMIT_CPU, int(user + system + wall_s) + 2)
+
+
+def _limit(what: int, wanted: int) -> None:
+    """This process's soft limit: ``wanted``, or the hard limit (``ulimit``, a cluster's login node) if that is less."""
+    _, most = resource.getrlimit(what)
+    resource.setrlimit(what, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))

@@ -99,10 +99,7 @@ def limit(cpu_s: int, memory: int, disk: int) -> None:
         (resource.RLIMIT_FSIZE, disk),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, 64),
-        (
-            resource.RLIMIT_NPROC,
-            0,
-        ),  # seccomp forbids children too, but this also holds without seccomp, except for root
+        (resource.RLIMIT_NPROC, 0),  # this also holds without seccomp, except for root
         (resource.RLIMIT_MEMLOCK, 0),
     ):
         hard = resource.getrlimit(what)[1]

@@ -35,9 +35,8 @@ class Script:
     def __init__(self) -> None:
         """Create the two memory files, which is impossible once the process is confined."""
         self._stdin, self._stdout = (os.memfd_create(name) for name in ("stdin", "stdout"))
-        _, most = resource.getrlimit(resource.RLIMIT_STACK)
-        wanted = _STACK if most == resource.RLIM_INFINITY else min(_STACK, most)
-        resource.setrlimit(resource.RLIMIT_STACK, (wanted, most))
+        hard = resource.getrlimit(stack := resource.RLIMIT_STACK)[1]
+        resource.setrlimit(stack, (_STACK if hard == resource.RLIM_INFINITY else min(_STACK, hard), hard))
         self._codes: list[types.CodeType] = []
         self._builtins: dict[str, Any] = {}
         self._handlers = {number: signal.getsignal(number) for number in _CAUGHT}
