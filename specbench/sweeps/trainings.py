@@ -99,7 +99,7 @@ def sweep_trainings(
                 into = folder / _folder_name(entry.label)
                 changes = {"model": entry.model, "settings": settings, "out": into}
                 place = run_sweep(own.model_copy(update=changes))
-                entries.put(entry.model_copy(update={"sweep": str(place.relative_to(folder))}))
+                entries.put(entry.model_copy(update={"sweep": f"{into.name}/{place.name}"}))
                 entries.write()
     return folder
 

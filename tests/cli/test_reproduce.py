@@ -32,6 +32,10 @@ OWN = {
         title="A race", run={"model": "config:tiny", "method": "jacobi", "task": "humaneval", "max-new-tokens": "6"},
         small={"limit": "1", "no-score": "true"}, picture={"race": "ar,jacobi"},
     ),
+    "fig-3": Reproduction(
+        title="A round", run={"model": "config:tiny", "method": "jacobi", "task": "humaneval", "max-new-tokens": "6"},
+        small={"limit": "1", "no-score": "true"}, picture={"round": "99", "method": "jacobi"},  # more than it has
+    ),
     "table-2": Reproduction(title="Trainings", needs="it takes trainings"),
 }  # fmt: skip
 
@@ -74,7 +78,7 @@ def test_a_table_is_made_and_compared(cli: Any, ours: None, tmp_path: Path) -> N
     assert {path.name for path in tmp_path.iterdir()} == {"campaign-x-table-1-full", "campaign-x-table-1-small"}
 
 
-@pytest.mark.parametrize(("table", "suffix"), [("fig-1", "svg"), ("fig-2", "html")])
+@pytest.mark.parametrize(("table", "suffix"), [("fig-1", "svg"), ("fig-2", "html"), ("fig-3", "svg")])
 def test_a_picture_is_drawn(cli: Any, ours: None, tmp_path: Path, table: str, suffix: str) -> None:
     cli.ok("reproduce", "x", table, "--scale", "small", "--out", tmp_path)
     (folder,) = tmp_path.iterdir()

@@ -79,9 +79,10 @@ def swept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, tu
     found: list[tuple[str, tuple[str, ...]]] = []
 
     def run_sweep(plan: Any) -> Path:
-        assert plan.out.parent.parent == tmp_path
+        out = plan.out.absolute()  # as a sweep's folder always is
+        assert out.parent.parent == tmp_path
         found.append((plan.model, tuple(plan.settings)))
-        return Path(plan.out, f"sweep-{len(found)}")
+        return Path(out, f"sweep-{len(found)}")
 
     monkeypatch.setattr(trainings, "run_sweep", run_sweep)
     return found
@@ -103,9 +104,13 @@ def go(plan: TrainedSweepPlan, trainer: Trainer) -> tuple[Path, list[Due], list[
     return sweep_trainings(plan, reported, result.append, cast(Any, trainer)), due, result
 
 
-def test_every_training_is_swept_and_the_untrained_model_first(tmp_path: Path, swept: list[Any]) -> None:
+@pytest.mark.parametrize("relative", [False, True])
+def test_every_training_is_swept_and_the_untrained_model_first(
+    tmp_path: Path, swept: list[Any], monkeypatch: pytest.MonkeyPatch, relative: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
     trainer = Trainer()
-    folder, due, _ = go(asked(tmp_path, "texts=2,3"), trainer)
+    folder, due, _ = go(asked(Path() if relative else tmp_path, "texts=2,3"), trainer)
     assert [(each.label, each.hours) for each in due] == [("texts=2", 2.0), ("texts=3", 3.0)]
     assert trainer.trained == ["texts=2", "texts=3"]
     assert [model for model, _ in swept] == ["config:tiny", "weights of texts=2", "weights of texts=3"]

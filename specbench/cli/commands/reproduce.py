@@ -160,7 +160,7 @@ def _picture(plan: ReproducePlan, made: Any, file: Path, dry: bool, as_json: boo
         show_race(read, labels, None, 1.0, out, False)
     else:
         record = next(record for record in read.records if record.method == labels)
-        number = int(made.picture["round"]) if kind == "round" else None
+        number = min(int(made.picture["round"]), len(record.accepted_lengths)) if kind == "round" else None
         seen = view(record.request_id, None, None, kind == "trajectory", number, out)
         show_request(read, record.request_id, None, seen, False)
     if made.lacks:

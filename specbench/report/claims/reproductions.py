@@ -44,7 +44,7 @@ class Reproduction(Record):
     columns: list[str] = Field(default_factory=list, description="axes across")
     value: list[str] = Field(default_factory=list, description="figures in the cells")
     picture: dict[str, str] = Field(
-        default_factory=dict, description="view of the run: trajectory, round or race, and the method or methods"
+        default_factory=dict, description="view of the run: trajectory, round (this or the last) or race; method(s)"
     )
     lacks: str = Field(default="", description="rows of the publication that are not run, and why")
     needs: str = Field(default="", description="why nothing is run, and the command that would")
