@@ -56,7 +56,7 @@ test-ci: $(READY)  ## the tests, without the long matrices: what a commit has to
 test-all: $(READY)  ## the tests with the long matrices
 	$(BIN)/python -m pytest $(EVERYWHERE) -m "not gpu"
 
-mutation: $(READY)  ## does the suite notice 300 changes of one expression, and 12 planted faults? an hour and a half on two cores
+mutation: $(READY)  ## does the suite notice 300 changes of one expression, and 12 planted faults? 20 to 90 minutes on two cores
 	$(BIN)/python tests/mutation/run.py --seed 0 --count 300 --minutes 90 --workers 2
 
 fuzz: $(READY)  ## hostile input to all that reads: MINUTES=5 SEED=1 ONLY=rows,models
