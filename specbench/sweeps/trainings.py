@@ -41,7 +41,7 @@ def sweep_trainings(
     It contains ``trainings.json`` and a sweep folder for each model. ``announce`` receives the predicted cost of all
     trainings before the first one starts.
     """
-    trainer = trainer or _trainer(plan, say)
+    plan, trainer = plan.anchored("out", "data_dir", "profile", "grammar"), trainer or _trainer(plan, say)
     axes = _axes(plan)
     chosen = [
         dict(zip([axis.option for axis in axes], values, strict=True))
@@ -99,7 +99,7 @@ def sweep_trainings(
                 into = folder / _folder_name(entry.label)
                 changes = {"model": entry.model, "settings": settings, "out": into}
                 place = run_sweep(own.model_copy(update=changes))
-                entries.put(entry.model_copy(update={"sweep": f"{into.name}/{place.name}"}))
+                entries.put(entry.model_copy(update={"sweep": str(place.relative_to(folder))}))
                 entries.write()
     return folder
 
